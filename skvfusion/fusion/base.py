@@ -1,0 +1,198 @@
+"""What all classifiers on layer stacks share: reading input, labels and weights, and turning scores into predictions."""
+
+from abc import ABCMeta, abstractmethod
+from numbers import Integral, Real
+
+import numpy as np
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from ..devices import resolve_device
+from ..layers import resolve_layers, take_layers
+from ..training.batches import StackDataset, split_validation
+from ..training.losses import PENALTIES, FusionLoss
+from ..training.net import history_frame, net_outputs, train_net
+from ..training.scaling import SCALINGS, scaling_statistics
+from ..training.seeding import draw_seed, spawn_seeds
+from .validation import combine_weights, encode_labels, read_stack, read_weights
+
+POSITIVE_INT = Interval(Integral, 1, None, closed="left")
+
+
+class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
+    """A classifier of layer stacks.
+
+    Subclasses implement ``_fit(stack, codes, weight)`` and ``_logits(stack)`` on validated input of shape
+    (n_samples, n_layers, n_tokens, dim).
+    """
+
+    _parameter_constraints: dict = {
+        "n_layers": [POSITIVE_INT, None],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "random_state": ["random_state"],
+    }
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None):
+        """Fit the classifier.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_layers, dim), (n_samples, n_layers, n_tokens, dim) or (n_samples, dim)
+            Layer stacks, shallow to deep. Computation is in float32 whatever the dtype; memory maps are read by batches.
+        y : array-like of shape (n_samples,)
+            Labels of any kind that can be sorted: int, str, bool.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; a sample of weight 0 counts as absent. None weights all equally.
+
+        Returns
+        -------
+        self : object
+            The fitted classifier.
+
+        Raises
+        ------
+        ValueError
+            If X holds NaN or infinity, its shape does not fit the parameters, or y has fewer than two classes.
+        """
+        stack, y = read_stack(self, X, reset=True, y=y)
+        weight = read_weights(stack, sample_weight)
+        self.classes_, codes = encode_labels(self, y, weight)
+        self._fit(stack, codes, combine_weights(self.class_weight, self.classes_, codes, weight))
+        return self
+
+    def predict(self, X):
+        """Predict the most probable class of each sample.
+
+        Parameters
+        ----------
+        X : array-like
+            Layer stacks with the layers, tokens and dimensions seen in ``fit``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Labels as they were in ``y``.
+        """
+        logits = self._checked_logits(X)
+        return self.classes_[logits.argmax(axis=1)]
+
+    def predict_proba(self, X):
+        """Predict class probabilities.
+
+        Parameters
+        ----------
+        X : array-like
+            Layer stacks with the layers, tokens and dimensions seen in ``fit``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            float64, columns in the order of ``classes_``.
+        """
+        return softmax(self._checked_logits(X), axis=1)
+
+    def decision_function(self, X):
+        """Return the logits.
+
+        Parameters
+        ----------
+        X : array-like
+            Layer stacks with the layers, tokens and dimensions seen in ``fit``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            float64. With two classes, the logit of ``classes_[1]`` minus that of ``classes_[0]``.
+        """
+        logits = self._checked_logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def _checked_logits(self, X):
+        check_is_fitted(self)
+        return self._logits(read_stack(self, X, reset=False))
+
+    @abstractmethod
+    def _fit(self, stack, codes, weight):
+        """Learn from validated input; ``weight`` is float64 of shape (n_samples,), or None if all count equally."""
+
+    @abstractmethod
+    def _logits(self, stack):
+        """Return float64 logits of shape (n_samples, n_classes)."""
+
+    def __sklearn_tags__(self):
+        """Say that 3-D stacks are welcome beside 2-D arrays."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+class BaseTorchClassifier(BaseStackClassifier):
+    """A classifier trained by the shared engine.
+
+    Subclasses implement ``_module(n_layers, n_tokens, dim, n_classes, seed)``, which returns a module class and its
+    parameters. The module has an ``InputScaling`` called ``scaling`` and returns ``(logits, latent)``.
+    """
+
+    _parameter_constraints: dict = {
+        **BaseStackClassifier._parameter_constraints,
+        "layers": [str, Integral, "array-like", slice],
+        "scaling": [Options(object, set(SCALINGS))],
+        "max_epochs": [POSITIVE_INT],
+        "lr": [Interval(Real, 0, None, closed="neither")],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "batch_size": [POSITIVE_INT],
+        "early_stopping": ["boolean", StrOptions({"auto"})],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "patience": [POSITIVE_INT],
+        "orthogonality": [Interval(Real, 0, None, closed="left")],
+        "orthogonality_kind": [StrOptions(set(PENALTIES))],
+        "callbacks": [list, None],
+        "verbose": ["verbose"],
+    }
+
+    def _fit(self, stack, codes, weight):
+        device = resolve_device(self.device)
+        self.layers_ = resolve_layers(self.layers, stack.shape[1])
+        stack = take_layers(stack, self.layers_)
+        split_seed, module_seed, order_seed = spawn_seeds(draw_seed(self.random_state), 3)
+        counted = np.arange(len(codes)) if weight is None else np.flatnonzero(weight)
+        train, valid = split_validation(codes, counted, self.early_stopping, self.validation_fraction, split_seed)
+        statistics = scaling_statistics(stack, train, self.scaling, weight)
+        module, params = self._module(*stack.shape[1:], len(self.classes_), module_seed)
+        if weight is not None:
+            # Mean 1, so that the scale of the weights does not act as a learning rate.
+            weight = (weight / weight[train].mean()).astype(np.float32)
+        self.net_ = train_net(
+            module,
+            params,
+            FusionLoss,
+            {"orthogonality": self.orthogonality, "orthogonality_kind": self.orthogonality_kind},
+            StackDataset(stack, train, codes, weight),
+            None if valid is None else StackDataset(stack, valid, codes, weight),
+            prepare=lambda module: module.scaling.set_statistics(*statistics),
+            max_epochs=self.max_epochs,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            batch_size=self.batch_size,
+            patience=self.patience,
+            device=device,
+            seed=order_seed,
+            callbacks=self.callbacks,
+            verbose=self.verbose,
+        )
+        self.history_ = history_frame(self.net_)
+        self.n_iter_ = len(self.history_)
+        self.device_ = str(device)
+
+    def _logits(self, stack):
+        return self._outputs(stack, 0)
+
+    def _outputs(self, stack, output):
+        return net_outputs(self.net_, StackDataset(take_layers(stack, self.layers_)), output)
+
+    @abstractmethod
+    def _module(self, n_layers, n_tokens, dim, n_classes, seed):
+        """Return the module's class and its constructor parameters."""

@@ -1,0 +1,126 @@
+"""Feeding a net whole batches by one indexing operation, where a DataLoader would collate sample by sample."""
+
+import numpy as np
+import torch
+from sklearn.model_selection import StratifiedShuffleSplit
+from torch.utils.data import Dataset
+
+from .seeding import generator
+
+# Enough to tell one candidate epoch from another; below it, early stopping follows noise.
+MIN_VALIDATION = 50
+
+
+class StackDataset(Dataset):
+    """Rows of a layer stack with their encoded labels and weights.
+
+    Parameters
+    ----------
+    X : array of shape (n_samples, ...)
+        Any numeric dtype, memory order or memory map; it is read batch by batch and never written.
+    rows : array of int, default=None
+        The rows that belong to this data set; None for all.
+    y : array of int of shape (n_samples,), default=None
+        Encoded labels.
+    sample_weight : array of float of shape (n_samples,), default=None
+        None for equal weights.
+    """
+
+    def __init__(self, X, rows=None, y=None, sample_weight=None):
+        self.X = X
+        self.rows = np.arange(len(X)) if rows is None else rows
+        self.y = y
+        self.sample_weight = sample_weight
+
+    def __len__(self):
+        """Return the number of samples."""
+        return len(self.rows)
+
+    def batch(self, positions):
+        """Return the samples at ``positions`` as ``(X, target)`` tensors, X in float32."""
+        rows = self.rows[positions]
+        X = torch.from_numpy(np.asarray(self.X[rows], dtype=np.float32))
+        if self.y is None:
+            return X, torch.zeros(0)
+        target = torch.from_numpy(self.y[rows])
+        if self.sample_weight is None:
+            return X, target
+        return X, (target, torch.from_numpy(self.sample_weight[rows]))
+
+
+class BatchIterator:
+    """Yield the batches of a :class:`StackDataset`; takes the place of a torch DataLoader in a skorch net.
+
+    With ``shuffle``, the samples are dealt into batches of nearly equal size, as many as come nearest to
+    ``batch_size``: no sample is left out of an epoch and no batch is much smaller than the others, which a penalty on
+    batch statistics would feel.
+    """
+
+    def __init__(self, dataset, batch_size, shuffle=False, seed=0):
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self._rng = generator(seed)
+
+    def __len__(self):
+        """Return the number of batches."""
+        n = len(self.dataset)
+        return max(1, round(n / self.batch_size)) if self.shuffle else -(-n // self.batch_size)
+
+    def __iter__(self):
+        """Iterate over ``(X, target)`` batches, in a new order each time if shuffled."""
+        n = len(self.dataset)
+        if self.shuffle:
+            positions = np.array_split(torch.randperm(n, generator=self._rng).numpy(), len(self))
+        else:
+            positions = (slice(start, start + self.batch_size) for start in range(0, n, self.batch_size))
+        for batch in positions:
+            yield self.dataset.batch(batch)
+
+
+def split_validation(y, rows, early_stopping, fraction, seed):
+    """Choose the samples held out to decide when to stop.
+
+    The rule for small data and rare classes: a class with a single sample is never held out. ``"auto"`` holds out
+    ``fraction`` of the samples if these are at least 50 and at least two per class on average, and nothing otherwise.
+    True holds out at least one sample per class that has two.
+
+    Parameters
+    ----------
+    y : array of int of shape (n_samples,)
+        Encoded labels.
+    rows : array of int
+        The rows to split, in ascending order.
+    early_stopping : bool or "auto"
+        Whether to hold out samples at all.
+    fraction : float
+        Share of the samples to hold out.
+    seed : int
+        Seed of the split.
+
+    Returns
+    -------
+    train, valid : arrays of int
+        Row indices in ascending order; ``valid`` is None if nothing is held out.
+
+    Raises
+    ------
+    ValueError
+        If ``early_stopping=True`` and there is too little to split.
+    """
+    counts = np.bincount(y[rows])
+    n_classes = np.count_nonzero(counts)
+    n_valid = int(np.ceil(fraction * len(rows)))
+    if not early_stopping or (early_stopping == "auto" and n_valid < max(MIN_VALIDATION, 2 * n_classes)):
+        return rows, None
+    eligible = rows[counts[y[rows]] >= 2]
+    n_eligible = np.count_nonzero(counts >= 2)
+    n_valid = max(n_valid, n_eligible)
+    if n_eligible == 0 or len(eligible) - n_valid < n_eligible:
+        raise ValueError(
+            f"early_stopping=True holds out {n_valid} of {len(rows)} samples in {n_classes} classes, which leaves too few "
+            "to train on; use early_stopping='auto' or False, or a smaller validation_fraction."
+        )
+    split = StratifiedShuffleSplit(n_splits=1, test_size=n_valid, random_state=seed)
+    valid = np.sort(eligible[next(split.split(eligible, y[eligible]))[1]])
+    return np.setdiff1d(rows, valid), valid

@@ -1,0 +1,134 @@
+"""The skorch net under every torch estimator: seeded, cosine-annealed, with the best weights kept in memory."""
+
+import copy
+
+import pandas as pd
+import torch
+from skorch import NeuralNet
+from skorch.callbacks import EarlyStopping, LRScheduler
+from skorch.helper import predefined_split
+
+from .batches import BatchIterator
+
+# The annealed learning rate ends here rather than at 0, so that the last epochs still count (vfusion.md's reading).
+FINAL_LR = 1e-6
+INFERENCE_BATCH = 1024
+
+
+def train_net(
+    module,
+    module_params,
+    criterion,
+    criterion_params,
+    train,
+    valid,
+    *,
+    prepare,
+    max_epochs,
+    lr,
+    weight_decay,
+    batch_size,
+    patience,
+    device,
+    seed,
+    callbacks,
+    verbose,
+):
+    """Train a module and return its skorch net.
+
+    AdamW with the learning rate annealed to almost 0 along a cosine over ``max_epochs``. With a validation set,
+    training ends once its loss has not fallen for ``patience`` epochs, and the weights of its best epoch are restored.
+
+    Parameters
+    ----------
+    module, criterion : type
+        Classes of the network and the loss; the network must draw its initial weights from a generator of its own.
+    module_params, criterion_params : dict
+        Their constructor parameters.
+    train, valid : StackDataset
+        What to train on and what to validate on; ``valid`` may be None.
+    prepare : callable
+        Called with the initialised module before training, to set what was learned from data by other means.
+    seed : int
+        Seed of the order of the samples.
+
+    Returns
+    -------
+    skorch.NeuralNet
+        Trained, without optimiser state.
+    """
+    n_batches = len(BatchIterator(train, batch_size, shuffle=True))
+    schedule = LRScheduler(
+        torch.optim.lr_scheduler.CosineAnnealingLR,
+        T_max=max(1, max_epochs * n_batches),
+        eta_min=min(FINAL_LR, lr),
+        step_every="batch",
+    )
+    own = [("lr_scheduler", schedule)]
+    if valid is not None:
+        own.append(("early_stopping", EarlyStopping(patience=patience, load_best=True, sink=_silent)))
+    net = NeuralNet(
+        module,
+        criterion,
+        **{f"module__{name}": value for name, value in module_params.items()},
+        **{f"criterion__{name}": value for name, value in criterion_params.items()},
+        optimizer=torch.optim.AdamW,
+        optimizer__weight_decay=weight_decay,
+        lr=lr,
+        max_epochs=max_epochs,
+        batch_size=batch_size,
+        iterator_train=BatchIterator,
+        iterator_train__shuffle=True,
+        iterator_train__seed=seed,
+        iterator_valid=BatchIterator,
+        iterator_valid__batch_size=INFERENCE_BATCH,
+        train_split=None if valid is None else predefined_split(valid),
+        # Copies, because skorch changes callbacks and the caller's parameters must stay as they are.
+        callbacks=own + copy.deepcopy(list(callbacks or [])),
+        device=device,
+        verbose=verbose,
+    )
+    net.initialize()
+    prepare(net.module_)
+    net.partial_fit(train, None)
+    _forget_training_state(net, [name for name, _ in own])
+    return net
+
+
+def net_outputs(net, dataset, output):
+    """Run a net over a data set in eval mode and return its output number ``output`` as one float64 array.
+
+    On the CPU the pass is made in float64: a sample's prediction then does not depend on which others share its batch,
+    and the cost is nothing beside that of extracting the sample.
+    """
+    device = torch.device(net.device)
+    dtype = torch.float64 if device.type == "cpu" else torch.float32
+    module = copy.deepcopy(net.module_).to(dtype).eval()
+    with torch.inference_mode():
+        parts = [
+            module(X.to(device, dtype))[output].cpu().double() for X, _ in BatchIterator(dataset, INFERENCE_BATCH)
+        ]
+    return torch.cat(parts).numpy()
+
+
+def history_frame(net):
+    """Return the net's history as a DataFrame, one row per epoch, without the per-batch records."""
+    rows = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
+    return pd.DataFrame(rows)
+
+
+def _forget_training_state(net, callback_names):
+    """Drop what only training needs: the data, gradients, the optimiser's moments and the callbacks that hold weights."""
+    net.optimizer_.state.clear()
+    net.optimizer_.zero_grad(set_to_none=True)
+    net.train_split = None
+    for callbacks in (net.callbacks, net.callbacks_):
+        callbacks[:] = [callback for callback in callbacks if not _is_named(callback, callback_names)]
+
+
+def _is_named(callback, names):
+    return isinstance(callback, tuple) and callback[0] in names
+
+
+def _silent(*args):
+    """Swallow EarlyStopping's messages."""

@@ -1,0 +1,84 @@
+"""Input scaling, learned from the training rows; the first step of every net and probe."""
+
+import numpy as np
+import torch
+from torch import nn
+
+SCALINGS = ("standard", "layer", "token", None)
+
+# Rows are read in blocks of about this many numbers, so that a memory map is never loaded whole.
+_BLOCK = 2**22
+
+
+def scaling_statistics(X, rows, kind, sample_weight=None):
+    """Compute the statistics that :func:`scale` needs from training rows.
+
+    Parameters
+    ----------
+    X : array of shape (n_samples, n_layers, n_tokens, dim)
+        Layer stacks.
+    rows : array of int
+        The training rows.
+    kind : {"standard", "layer", "token", None}
+        ``"standard"``: every dimension's mean and standard deviation. ``"layer"``: every dimension's mean, and for each
+        (layer, token) one number, the root mean square of its centred dimensions, which keeps the dimensions' relative
+        scales. The other two need no statistics.
+    sample_weight : array of shape (n_samples,), default=None
+        Weights of all samples.
+
+    Returns
+    -------
+    mean, divisor : float32 arrays of shape (n_layers, n_tokens, dim), or (None, None)
+        A dimension (or layer) that is constant gets divisor 1.
+    """
+    if kind not in ("standard", "layer"):
+        return None, None
+    weight = np.ones(len(rows)) if sample_weight is None else sample_weight[rows]
+    weight = weight / weight.sum()
+    size = max(1, _BLOCK // int(np.prod(X.shape[1:])))
+    blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
+    mean = sum(np.tensordot(weight[b], X[rows[b]].astype(np.float64), axes=1) for b in blocks)
+    variance = sum(np.tensordot(weight[b], np.square(X[rows[b]] - mean), axes=1) for b in blocks)
+    # What rounding leaves of a constant dimension is not variance.
+    variance[variance <= 10 * np.finfo(np.float64).eps * np.square(mean)] = 0.0
+    if kind == "layer":
+        variance = np.broadcast_to(variance.mean(axis=-1, keepdims=True), variance.shape)
+    divisor = np.where(variance > 0, np.sqrt(variance), 1.0)
+    return mean.astype(np.float32), divisor.astype(np.float32)
+
+
+def scale(X, kind, mean, divisor):
+    """Scale stacks of shape (n_samples, n_layers, n_tokens, dim), numpy or torch alike.
+
+    ``"token"`` is a LayerNorm without parameters over each token; None leaves the numbers as they are.
+    """
+    if kind in ("standard", "layer"):
+        return (X - mean) / divisor
+    if kind == "token":
+        centred = X - X.mean(-1, keepdims=True)
+        return centred / (centred**2).mean(-1, keepdims=True).clip(1e-12) ** 0.5
+    return X
+
+
+class InputScaling(nn.Module):
+    """Scale a batch and flatten it to (batch, features).
+
+    The statistics are buffers of the net, so they travel with it to a device and into a file.
+    """
+
+    def __init__(self, kind, n_layers, n_tokens, dim):
+        super().__init__()
+        self.kind = kind
+        shape = (n_layers, n_tokens, dim) if kind in ("standard", "layer") else (0,)
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("divisor", torch.ones(shape))
+
+    def set_statistics(self, mean, divisor):
+        """Take over what :func:`scaling_statistics` returned."""
+        if mean is not None:
+            self.mean.copy_(torch.from_numpy(mean))
+            self.divisor.copy_(torch.from_numpy(divisor))
+
+    def forward(self, X):
+        """Return the scaled batch, flattened."""
+        return scale(X, self.kind, self.mean, self.divisor).flatten(1)

@@ -1,0 +1,63 @@
+"""Randomness without torch's or numpy's global generators, so that fits in parallel threads do not disturb each other."""
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from torch import nn
+
+
+def draw_seed(random_state):
+    """Draw one seed below 2**31 from a scikit-learn style ``random_state``.
+
+    ``None`` takes fresh entropy from the operating system rather than numpy's global generator, which is left alone.
+    """
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0] >> 1)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def spawn_seeds(seed, n):
+    """Derive ``n`` independent seeds from one, so that one part of a fit can change without shifting the others."""
+    return [int(word >> 1) for word in np.random.SeedSequence(seed).generate_state(n)]
+
+
+def generator(seed, device="cpu"):
+    """Return a torch generator of its own."""
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+def seeded_linear(in_features, out_features, rng):
+    """Build ``nn.Linear`` with torch's own initial distribution, drawn from ``rng`` instead of the global generator."""
+    layer = nn.utils.skip_init(nn.Linear, in_features, out_features)
+    bound = in_features**-0.5
+    with torch.no_grad():
+        layer.weight.uniform_(-bound, bound, generator=rng)
+        layer.bias.uniform_(-bound, bound, generator=rng)
+    return layer
+
+
+class SeededDropout(nn.Module):
+    """Dropout whose masks come from a generator of its own, made anew from ``seed`` on whatever device it runs on."""
+
+    def __init__(self, p, seed):
+        super().__init__()
+        self.p = p
+        self.seed = seed
+        self._rng = None
+
+    def forward(self, x):
+        """Zero each element with probability ``p`` and rescale the rest; the identity in eval mode."""
+        if not self.training or self.p == 0:
+            return x
+        if self._rng is None or self._rng.device != x.device:
+            self._rng = generator(self.seed, x.device)
+        keep = torch.empty_like(x).bernoulli_(1 - self.p, generator=self._rng)
+        return x * keep.div_(1 - self.p)
+
+    def extra_repr(self):
+        """Show the probability, as ``nn.Dropout`` does."""
+        return f"p={self.p}"
+
+    def __getstate__(self):
+        # Generators of a GPU cannot be loaded without one; a fitted model needs none.
+        return {**self.__dict__, "_rng": None}

@@ -65,7 +65,12 @@ def augment(images, generator):
     top, left = (torch.randint(0, 9, (n, 1), generator=generator) + torch.arange(32) for _ in range(2))
     flip = torch.rand(n, generator=generator) < 0.5
     left[flip] = left[flip].flip(1)
-    return padded[torch.arange(n).view(n, 1, 1, 1), torch.arange(3).view(1, 3, 1, 1), top[:, None, :, None], left[:, None, None, :]]
+    return padded[
+        torch.arange(n).view(n, 1, 1, 1),
+        torch.arange(3).view(1, 3, 1, 1),
+        top[:, None, :, None],
+        left[:, None, None, :],
+    ]
 
 
 def train(model, images, labels, args):
@@ -97,7 +102,10 @@ def train(model, images, labels, args):
             optimizer.step()
             schedule.step()
             losses.append(loss.item())
-        print(f"epoch {epoch + 1}/{args.epochs} loss {np.mean(losses):.3f} after {time.time() - args.start:.0f} s", flush=True)
+        print(
+            f"epoch {epoch + 1}/{args.epochs} loss {np.mean(losses):.3f} after {time.time() - args.start:.0f} s",
+            flush=True,
+        )
 
 
 @torch.inference_mode()
@@ -123,7 +131,9 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="a fiftieth of the images, to try the script")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "skvfusion" / "assets" / "nano.safetensors")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parents[1] / "skvfusion" / "assets" / "nano.safetensors"
+    )
     args = parser.parse_args()
     args.start = time.time()
     torch.set_num_threads(args.threads)

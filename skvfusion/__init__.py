@@ -1,6 +1,14 @@
 """Fuse all layers of one frozen Vision Transformer into a better classifier than its last layer."""
 
+from .display import RecoverabilityDisplay
+from .extraction import LayerwiseFeatureExtractor
 from .fusion import LayerProbeClassifier, VFusionClassifier
 from .layers import resolve_layers
 
-__all__ = ["LayerProbeClassifier", "VFusionClassifier", "resolve_layers"]
+__all__ = [
+    "LayerProbeClassifier",
+    "LayerwiseFeatureExtractor",
+    "RecoverabilityDisplay",
+    "VFusionClassifier",
+    "resolve_layers",
+]

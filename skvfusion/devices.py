@@ -22,7 +22,9 @@ def resolve_device(device):
         If the device is unknown, or is not available on this machine.
     """
     if isinstance(device, str) and device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
+        return torch.device(
+            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        )
     try:
         resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -2,6 +2,7 @@
 
 import numbers
 import re
+from itertools import pairwise
 
 NAMED = ("all", "second_half", "strided", "quarterly", "last")
 _ALLOWED = (
@@ -66,7 +67,7 @@ def resolve_layers(layers, n_layers):
 
 def take_layers(X, indices):
     """Return ``X[:, indices]``, as a view where the indices are evenly spaced (so that a memory map stays one)."""
-    steps = {b - a for a, b in zip(indices, indices[1:], strict=False)}
+    steps = {b - a for a, b in pairwise(indices)}
     if len(steps) > 1:
         return X[:, indices]
     return X[:, indices[0] : indices[-1] + 1 : steps.pop() if steps else 1]
@@ -74,7 +75,9 @@ def take_layers(X, indices):
 
 def _resolve_name(layers, n_layers):
     name, _, argument = layers.partition(":")
-    if name not in NAMED or (":" in layers and (name not in ("strided", "last") or not re.fullmatch("[1-9][0-9]*", argument))):
+    if name not in NAMED or (
+        ":" in layers and (name not in ("strided", "last") or not re.fullmatch("[1-9][0-9]*", argument))
+    ):
         raise ValueError(f"layers={layers!r} is not a layer selection; use {_ALLOWED}.")
     every = range(n_layers)
     if name == "all":
@@ -93,7 +96,9 @@ def _resolve_name(layers, n_layers):
 
 def _resolve_index(layer, n_layers):
     if not -n_layers <= layer < n_layers:
-        raise ValueError(f"Layer {layer} does not exist: there are {n_layers} layers, 0 to {n_layers - 1} (or -{n_layers} to -1).")
+        raise ValueError(
+            f"Layer {layer} does not exist: there are {n_layers} layers, 0 to {n_layers - 1} (or -{n_layers} to -1)."
+        )
     return int(layer) % n_layers
 
 

@@ -1,9 +1,10 @@
-"""What all classifiers on layer stacks share: reading input, labels and weights, and turning scores into predictions."""
+"""What all classifiers of layer stacks share: reading input, and turning scores into predictions."""
 
 from abc import ABCMeta, abstractmethod
 from numbers import Integral, Real
 
 import numpy as np
+import torch
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, Options, StrOptions
@@ -41,7 +42,7 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_layers, dim), (n_samples, n_layers, n_tokens, dim) or (n_samples, dim)
-            Layer stacks, shallow to deep. Computation is in float32 whatever the dtype; memory maps are read by batches.
+            Layer stacks, shallow to deep. Training is in float32 whatever the dtype; memory maps are read by batches.
         y : array-like of shape (n_samples,)
             Labels of any kind that can be sorted: int, str, bool.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -149,6 +150,7 @@ class BaseTorchClassifier(BaseStackClassifier):
         "patience": [POSITIVE_INT],
         "orthogonality": [Interval(Real, 0, None, closed="left")],
         "orthogonality_kind": [StrOptions(set(PENALTIES))],
+        "device": [str, torch.device],
         "callbacks": [list, None],
         "verbose": ["verbose"],
     }

@@ -74,14 +74,7 @@ class LayerProbeClassifier(BaseStackClassifier):
     """
 
     _parameter_constraints: dict = {
-        **BaseStackClassifier._parameter_constraints,
-        **{
-            name: VFusionClassifier._parameter_constraints[name]
-            for name in (
-                "hidden latent_dim dropout orthogonality orthogonality_kind scaling max_epochs lr weight_decay batch_size "
-                "early_stopping validation_fraction patience callbacks verbose"
-            ).split()
-        },
+        **{name: values for name, values in VFusionClassifier._parameter_constraints.items() if name != "layers"},
         "layer": [Integral, StrOptions({"best"})],
         "probe": [StrOptions({"linear", "mlp"})],
         "C": [Interval(Real, 0, None, closed="neither")],
@@ -193,8 +186,8 @@ class LayerProbeClassifier(BaseStackClassifier):
         n_splits = min(self.cv, np.sort(np.bincount(codes[counted]))[-2])
         if n_splits < 2:
             raise ValueError(
-                f"layer='best' cannot be cross-validated on {len(counted)} samples: two classes need at least 2 samples "
-                "each. Give layer an index, or fit on more samples."
+                f"layer='best' cannot be cross-validated on {len(counted)} samples: two classes need at least 2 "
+                "samples each. Give layer an index, or fit on more samples."
             )
         with warnings.catch_warnings():
             # A class with fewer samples than folds is absent from some folds, which is all that can be done.

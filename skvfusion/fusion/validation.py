@@ -16,7 +16,7 @@ def read_stack(estimator, X, *, reset, y=None):
     ----------
     estimator : BaseStackClassifier
         Its ``n_layers`` parameter splits a 2-D array; otherwise 2-D is read as one layer. With ``reset``, its
-        attributes ``n_features_in_``, ``n_layers_in_``, ``n_tokens_in_`` and ``dim_in_`` are set; without, X must match.
+        attributes ``n_features_in_``, ``n_layers_in_``, ``n_tokens_in_`` and ``dim_in_`` are set; otherwise X must match.
     X : array-like of shape (n_samples, n_features), (n_samples, n_layers, dim) or (n_samples, n_layers, n_tokens, dim)
         Any real dtype.
     reset : bool
@@ -74,8 +74,8 @@ def check_finite(stack):
             kind = "NaN" if np.isnan(value) else "infinity or a value too large for dtype('float32')"
             raise ValueError(
                 f"Input X contains {kind}: sample {start + sample}, layer {layer}, dimension {dim} is {value} "
-                f"({bad.any(axis=(1, 2, 3)).sum()} bad samples near it). Drop or repair these samples first; NaN rows often "
-                "come from images that could not be read."
+                f"({bad.any(axis=(1, 2, 3)).sum()} bad samples near it). Drop or repair these samples first; NaN rows "
+                "often come from images that could not be read."
             )
 
 
@@ -141,7 +141,9 @@ def _as_four_axes(X, n_layers, name):
 
 def _check_same_shape(estimator, stack, ndim):
     known = (estimator.n_layers_in_, estimator.n_tokens_in_, estimator.dim_in_)
-    for what, now, then in zip(("layers", "tokens per layer", "dimensions per layer"), stack.shape[1:], known, strict=True):
+    for what, now, then in zip(
+        ("layers", "tokens per layer", "dimensions per layer"), stack.shape[1:], known, strict=True
+    ):
         if now != then:
             hint = (
                 f" A 2-D array is read as one layer: pass it with shape (n, {known[0]}, {known[2]}), or set n_layers."

@@ -1,6 +1,6 @@
-"""VFusion: all layers' tokens, concatenated and pressed through a small MLP into one latent that a linear head reads."""
+"""VFusion: all layers' tokens, concatenated and pressed by a small MLP into one latent, read by a linear head."""
 
-from numbers import Integral, Real
+from numbers import Real
 
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval

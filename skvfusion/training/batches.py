@@ -118,8 +118,8 @@ def split_validation(y, rows, early_stopping, fraction, seed):
     n_valid = max(n_valid, n_eligible)
     if n_eligible == 0 or len(eligible) - n_valid < n_eligible:
         raise ValueError(
-            f"early_stopping=True holds out {n_valid} of {len(rows)} samples in {n_classes} classes, which leaves too few "
-            "to train on; use early_stopping='auto' or False, or a smaller validation_fraction."
+            f"early_stopping=True holds out {n_valid} of {len(rows)} samples in {n_classes} classes, which leaves too "
+            "few to train on; use early_stopping='auto' or False, or a smaller validation_fraction."
         )
     split = StratifiedShuffleSplit(n_splits=1, test_size=n_valid, random_state=seed)
     valid = np.sort(eligible[next(split.split(eligible, y[eligible]))[1]])

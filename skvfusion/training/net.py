@@ -105,9 +105,7 @@ def net_outputs(net, dataset, output):
     dtype = torch.float64 if device.type == "cpu" else torch.float32
     module = copy.deepcopy(net.module_).to(dtype).eval()
     with torch.inference_mode():
-        parts = [
-            module(X.to(device, dtype))[output].cpu().double() for X, _ in BatchIterator(dataset, INFERENCE_BATCH)
-        ]
+        parts = [module(X.to(device, dtype))[output].cpu().double() for X, _ in BatchIterator(dataset, INFERENCE_BATCH)]
     return torch.cat(parts).numpy()
 
 
@@ -118,7 +116,7 @@ def history_frame(net):
 
 
 def _forget_training_state(net, callback_names):
-    """Drop what only training needs: the data, gradients, the optimiser's moments and the callbacks that hold weights."""
+    """Drop what only training needs: the data, gradients, the optimiser's moments, callbacks that hold weights."""
     net.optimizer_.state.clear()
     net.optimizer_.zero_grad(set_to_none=True)
     net.train_split = None

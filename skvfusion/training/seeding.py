@@ -1,4 +1,4 @@
-"""Randomness without torch's or numpy's global generators, so that fits in parallel threads do not disturb each other."""
+"""Randomness apart from the global generators of torch and numpy, so that parallel fits do not disturb one another."""
 
 import numpy as np
 import torch

@@ -1,0 +1,63 @@
+"""The command line: ``skvfusion`` or ``python -m skvfusion``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main(argv=None):
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : list of str, default=None
+        Arguments; None takes those of the process.
+
+    Returns
+    -------
+    int
+        Exit code: 0 if all went well, 2 for an error of the user's.
+    """
+    parser = _parser()
+    args = vars(parser.parse_args(argv))
+    run = args.pop("run")
+    try:
+        run(**args)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"skvfusion: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="skvfusion", description="Fuse all layers of one frozen Vision Transformer into a better classifier."
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="compare fusing the layers with using one, on handwritten digits",
+        description="Handwritten digits (scikit-learn's) through the embedded backbone 'nano', without a download: the "
+        "last layer, the best layer, the average of the layers and VFusion.",
+        epilog="example: skvfusion demo --seeds 5 --out demo",
+    )
+    demo.add_argument("--seeds", type=_positive, default=1, help="how many seeds to average over (default: 1)")
+    demo.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
+    demo.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
+    demo.add_argument("--out", type=Path, metavar="DIR", help="also write demo.csv and demo.png there")
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _demo(**options):
+    # Imported here, so that --help does not wait for torch.
+    from .demo import main
+
+    main(**options)
+
+
+def _positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value

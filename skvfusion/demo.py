@@ -98,7 +98,8 @@ def main(seeds, seed, device, out):
     print(table.to_string(float_format="{:.2f}".format, formatters={"vs last layer": "{:+.2f}".format}))
     print(
         f"\nRecovery rate: inner layers are right on {scores[RECOVERY].mean():.0%} of the images that the last layer "
-        f"gets wrong.\nProbes are logistic regressions; the best layer is chosen by cross-validation on the training half.\n"
+        f"gets wrong.\nProbes are logistic regressions; the best layer is chosen by cross-validation on the training half"
+        f".\n"
         f"Total: {time.perf_counter() - start:.0f} s"
     )
     if out is not None:

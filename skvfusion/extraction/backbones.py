@@ -45,8 +45,8 @@ ALIASES = {
 }
 EMBEDDED = "nano"
 _WITH_CLS = (
-    "'nano', 'dinov2_s', 'in21k_s', 'clip_b16' or another of skvfusion.extraction.ALIASES, or a timm ViT, DeiT, BEiT or EVA "
-    "model with a CLS token"
+    "'nano', 'dinov2_s', 'in21k_s', 'clip_b16' or another of skvfusion.extraction.ALIASES, or a timm ViT, DeiT, BEiT "
+    "or EVA model with a CLS token"
 )
 
 # A random control is the same network for everybody.
@@ -228,8 +228,8 @@ def _check_tappable(model, name):
     method = getattr(model, "forward_intermediates", None)
     if method is None or "return_prefix_tokens" not in inspect.signature(method).parameters:
         raise ValueError(
-            f"backbone={name!r} ({type(model).__name__}) is not a ViT whose blocks all carry the same tokens, so it has "
-            f"no CLS token per layer. Use {_WITH_CLS}."
+            f"backbone={name!r} ({type(model).__name__}) is not a ViT whose blocks all carry the same tokens, so "
+            f"it has no CLS token per layer. Use {_WITH_CLS}."
         )
 
 

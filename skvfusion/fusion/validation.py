@@ -16,7 +16,7 @@ def read_stack(estimator, X, *, reset, y=None):
     ----------
     estimator : BaseStackClassifier
         Its ``n_layers`` parameter splits a 2-D array; otherwise 2-D is read as one layer. With ``reset``, its
-        attributes ``n_features_in_``, ``n_layers_in_``, ``n_tokens_in_`` and ``dim_in_`` are set; otherwise X must match.
+        ``n_features_in_``, ``n_layers_in_``, ``n_tokens_in_`` and ``dim_in_`` are set; otherwise X must match them.
     X : array-like of shape (n_samples, n_features), (n_samples, n_layers, dim) or (n_samples, n_layers, n_tokens, dim)
         Any real dtype.
     reset : bool

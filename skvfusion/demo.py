@@ -1,6 +1,5 @@
 """The demonstration: handwritten digits, the embedded backbone, and what fusing its layers gains."""
 
-import sys
 import time
 from contextlib import contextmanager
 
@@ -96,18 +95,14 @@ def main(seeds, seed, device, out):
     over = f"seed {seed}" if seeds == 1 else f"mean of seeds {seed} to {seed + seeds - 1}"
     print(f"\nTest accuracy, {over}\n")
     print(table.to_string(float_format="{:.2f}".format, formatters={"vs last layer": "{:+.2f}".format}))
-    print(
-        f"\nRecovery rate: inner layers are right on {scores[RECOVERY].mean():.0%} of the images that the last layer "
-        f"gets wrong.\nProbes are logistic regressions; the best layer is chosen by cross-validation on the training half"
-        f".\n"
-        f"Total: {time.perf_counter() - start:.0f} s"
-    )
+    print(f"\nRecovery rate: inner layers are right on {scores[RECOVERY].mean():.0%} of the last layer's errors.")
+    print("Probes are logistic regressions; the best layer is chosen by cross-validation on the training half.")
+    print(f"Total: {time.perf_counter() - start:.0f} s")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         scores.to_csv(out / "demo.csv")
         display.plot().figure_.savefig(out / "demo.png")
         print(f"Wrote {out / 'demo.csv'} and {out / 'demo.png'}")
-    sys.stdout.flush()
 
 
 def _run_seed(X, y, seed, device, report):

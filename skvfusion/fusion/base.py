@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..devices import resolve_device
 from ..layers import resolve_layers, take_layers
-from ..training.batches import StackDataset, split_validation
+from ..training.batches import StackDataset, resolve_batch_size, split_validation
 from ..training.losses import PENALTIES, FusionLoss
 from ..training.net import history_frame, net_outputs, train_net
 from ..training.scaling import SCALINGS, scaling_statistics
@@ -144,7 +144,7 @@ class BaseTorchClassifier(BaseStackClassifier):
         "max_epochs": [POSITIVE_INT],
         "lr": [Interval(Real, 0, None, closed="neither")],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "batch_size": [POSITIVE_INT],
+        "batch_size": [POSITIVE_INT, StrOptions({"auto"})],
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "patience": [POSITIVE_INT],
@@ -178,7 +178,7 @@ class BaseTorchClassifier(BaseStackClassifier):
             max_epochs=self.max_epochs,
             lr=self.lr,
             weight_decay=self.weight_decay,
-            batch_size=self.batch_size,
+            batch_size=resolve_batch_size(self.batch_size, len(train)),
             patience=self.patience,
             device=device,
             seed=order_seed,

@@ -100,7 +100,7 @@ class LayerProbeClassifier(BaseStackClassifier):
         max_epochs=100,
         lr=1e-3,
         weight_decay=0.01,
-        batch_size=256,
+        batch_size="auto",
         early_stopping="auto",
         validation_fraction=0.1,
         patience=10,

@@ -8,27 +8,31 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from ..training.scaling import InputScaling
-from ..training.seeding import SeededDropout, generator, seeded_linear
+from ..training.seeding import SeededDropout, SeededLinear, generator
 from .base import POSITIVE_INT, BaseTorchClassifier
 from .validation import read_stack
 
 
 class VFusionNet(nn.Module):
-    """Scaling, then Linear, LayerNorm, GELU, dropout, Linear, LayerNorm to the latent, then a linear head."""
+    """Scaling, then Linear, LayerNorm, GELU, dropout, Linear, LayerNorm to the latent, then a linear head.
+
+    The LayerNorms have no gain and bias of their own: the linear maps around them can express these, and torch sums
+    their gradients in an order that depends on the number of threads, so that a fit in a worker process would differ.
+    """
 
     def __init__(self, n_layers, n_tokens, dim, n_classes, scaling, hidden, latent_dim, dropout, seed):
         super().__init__()
         rng = generator(seed)
         self.scaling = InputScaling(scaling, n_layers, n_tokens, dim)
         self.encoder = nn.Sequential(
-            seeded_linear(n_layers * n_tokens * dim, hidden, rng),
-            nn.LayerNorm(hidden),
+            SeededLinear(n_layers * n_tokens * dim, hidden, rng),
+            nn.LayerNorm(hidden, elementwise_affine=False),
             nn.GELU(),
             SeededDropout(dropout, seed),
-            seeded_linear(hidden, latent_dim, rng),
-            nn.LayerNorm(latent_dim),
+            SeededLinear(hidden, latent_dim, rng),
+            nn.LayerNorm(latent_dim, elementwise_affine=False),
         )
-        self.head = seeded_linear(latent_dim, n_classes, rng)
+        self.head = SeededLinear(latent_dim, n_classes, rng)
 
     def forward(self, X):
         """Return the logits and the latent of a batch of shape (batch, n_layers, n_tokens, dim)."""
@@ -69,8 +73,9 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         Initial learning rate of AdamW.
     weight_decay : float, default=0.01
         Weight decay of AdamW.
-    batch_size : int, default=256
-        Samples in a batch. An epoch is dealt into equal batches of about this size.
+    batch_size : int or "auto", default="auto"
+        Samples in a batch. ``"auto"`` is an eighth of the training samples, but at least 16 and at most 256, so that
+        small data get enough steps too. An epoch is dealt into equal batches of about this size.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out samples, stop once their loss no longer falls and restore the best epoch's weights.
         ``"auto"`` does so if ``validation_fraction`` of the data is at least 50 samples and two per class. A class with
@@ -151,7 +156,7 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         max_epochs=100,
         lr=1e-3,
         weight_decay=0.01,
-        batch_size=256,
+        batch_size="auto",
         early_stopping="auto",
         validation_fraction=0.1,
         patience=10,

@@ -78,6 +78,14 @@ class BatchIterator:
             yield self.dataset.batch(batch)
 
 
+def resolve_batch_size(batch_size, n_samples):
+    """Return ``batch_size``; for ``"auto"`` an eighth of the samples, at least 16 and at most 256.
+
+    With 100 epochs that makes at least 800 steps for 128 samples or more, whatever their number.
+    """
+    return min(max(n_samples // 8, 16), 256) if batch_size == "auto" else batch_size
+
+
 def split_validation(y, rows, early_stopping, fraction, seed):
     """Choose the samples held out to decide when to stop.
 

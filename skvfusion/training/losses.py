@@ -39,7 +39,8 @@ def correlation_penalty(Z, eps=1e-6):
     Z = Z * (variance + floor).rsqrt()
     # ||Z'Z||_F = ||ZZ'||_F, so the smaller of the two Gram matrices will do.
     gram = Z.T @ Z if k <= len(Z) else Z @ Z.T
-    total = (gram / len(Z)).square().sum()
+    # Row by row, because torch sums a large tensor at once in an order that depends on the number of threads.
+    total = (gram / len(Z)).square().sum(1).sum()
     diagonal = Z.square().mean(0).square().sum()
     return (total - diagonal) / (k * (k - 1))
 

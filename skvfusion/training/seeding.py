@@ -26,14 +26,27 @@ def generator(seed, device="cpu"):
     return torch.Generator(device=device).manual_seed(seed)
 
 
-def seeded_linear(in_features, out_features, rng):
-    """Build ``nn.Linear`` with torch's own initial distribution, drawn from ``rng`` instead of the global generator."""
-    layer = nn.utils.skip_init(nn.Linear, in_features, out_features)
-    bound = in_features**-0.5
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=rng)
-        layer.bias.uniform_(-bound, bound, generator=rng)
-    return layer
+class SeededLinear(nn.Module):
+    """A linear layer with ``nn.Linear``'s initial distribution, drawn from ``rng`` instead of the global generator.
+
+    The weight lies as (in_features, out_features): the product that gives its gradient then has few columns where there
+    are few classes, not few rows, which the usual BLAS would deal out to its threads and round differently by their
+    number.
+    """
+
+    def __init__(self, in_features, out_features, rng):
+        super().__init__()
+        bound = in_features**-0.5
+        self.weight = nn.Parameter(torch.empty(in_features, out_features).uniform_(-bound, bound, generator=rng))
+        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound, generator=rng))
+
+    def forward(self, x):
+        """Return ``x @ weight + bias``."""
+        return torch.addmm(self.bias, x, self.weight)
+
+    def extra_repr(self):
+        """Show the widths, as ``nn.Linear`` does."""
+        return "in_features={}, out_features={}".format(*self.weight.shape)
 
 
 class SeededDropout(nn.Module):

@@ -1,0 +1,433 @@
+"""What every classifier must do, whatever it fuses."""
+
+import pickle
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from joblib import Parallel, delayed
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import StackingClassifier, VotingClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.validation import check_is_fitted
+
+from skvfusion import LayerProbeClassifier, VFusionClassifier
+
+FAST = {"max_epochs": 15, "hidden": 32, "latent_dim": 8, "random_state": 0}
+CLASSIFIERS = [
+    pytest.param(VFusionClassifier(**FAST), id="vfusion"),
+    pytest.param(LayerProbeClassifier(layer=2, random_state=0), id="linear"),
+    pytest.param(LayerProbeClassifier(layer="best", cv=3, random_state=0), id="best"),
+    pytest.param(LayerProbeClassifier(layer=2, probe="mlp", **FAST), id="mlp"),
+]
+every_classifier = pytest.mark.parametrize("classifier", CLASSIFIERS)
+
+
+@every_classifier
+def test_learns_what_one_layer_knows(classifier, make_stack):
+    X, y = make_stack(n_per_class=60)
+    assert clone(classifier).set_params(**_more_epochs(classifier)).fit(X[:120], y[:120]).score(X[120:], y[120:]) > 0.85
+
+
+@every_classifier
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pytest.param(np.array([0, 2, 5]), id="gaps"),
+        pytest.param(np.array([-1, 1]), id="minus one"),
+        pytest.param(np.array([False, True]), id="bool"),
+        pytest.param(np.array(["cat", "dog", "älg"]), id="str"),
+        pytest.param(np.array(["b", "a"], dtype=object), id="object"),
+        pytest.param(np.array([5, 6], dtype=np.int8), id="int8"),
+        pytest.param(np.array([1.0, 2.0]), id="float"),
+    ],
+)
+def test_labels_come_back_as_they_went_in(classifier, labels, make_stack):
+    X, y = make_stack(n_classes=len(labels))
+    predicted = clone(classifier).fit(X, labels[y]).predict(X)
+    assert predicted.dtype == labels.dtype
+    assert set(predicted) <= set(labels)
+    assert np.mean(predicted == labels[y]) > 0.5
+
+
+@every_classifier
+@pytest.mark.parametrize("dtype", ["str", "category", "Int64", "boolean"])
+def test_pandas_labels(classifier, dtype, make_stack):
+    X, y = make_stack(n_classes=2)
+    labels = {"boolean": [False, True], "Int64": [3, 7]}.get(dtype, ["no", "yes"])
+    series = pd.Series(np.array(labels)[y]).astype(dtype)
+    fitted = clone(classifier).fit(X, series)
+    assert list(fitted.classes_) == sorted(labels)
+    assert fitted.score(X, np.array(labels)[y]) > 0.5
+
+
+@every_classifier
+def test_probabilities_agree_with_predictions(classifier, make_stack):
+    X, y = make_stack()
+    fitted = clone(classifier).fit(X, y)
+    proba = fitted.predict_proba(X)
+    assert proba.shape == (60, 3)
+    assert_allclose(proba.sum(axis=1), 1)
+    assert_array_equal(fitted.classes_[proba.argmax(axis=1)], fitted.predict(X))
+    assert_array_equal(fitted.decision_function(X).argmax(axis=1), proba.argmax(axis=1))
+
+
+@every_classifier
+def test_binary_scores_follow_scikit_learn(classifier, make_stack):
+    X, y = make_stack(n_classes=2)
+    fitted = clone(classifier).fit(X, y)
+    score = fitted.decision_function(X)
+    assert score.shape == (40,)
+    assert fitted.predict_proba(X).shape == (40, 2)
+    assert_array_equal(score > 0, fitted.predict(X) == 1)
+    assert_allclose(1 / (1 + np.exp(-score)), fitted.predict_proba(X)[:, 1])
+
+
+@every_classifier
+def test_same_seed_same_bits(classifier, make_stack, global_rngs_untouched):
+    X, y = make_stack()
+    first, second = (clone(classifier).fit(X, y).predict_proba(X) for _ in range(2))
+    assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[3]])
+def test_another_seed_gives_another_model(classifier, make_stack):
+    X, y = make_stack()
+    first, second = (clone(classifier).set_params(random_state=seed).fit(X, y).predict_proba(X) for seed in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[3]])
+def test_no_seed_gives_fresh_randomness_and_leaves_global_generators_alone(
+    classifier, make_stack, global_rngs_untouched
+):
+    X, y = make_stack()
+    first, second = (clone(classifier).set_params(random_state=None).fit(X, y).predict_proba(X) for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+@every_classifier
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_parallel_fits_give_the_same_bits(classifier, backend, make_stack):
+    X, y = make_stack()
+    alone = clone(classifier).fit(X, y).predict_proba(X)
+    fits = Parallel(n_jobs=2, backend=backend)(delayed(_fit_proba)(clone(classifier), X, y) for _ in range(4))
+    for proba in fits:
+        assert_array_equal(proba, alone)
+
+
+def _fit_proba(classifier, X, y):
+    return classifier.fit(X, y).predict_proba(X)
+
+
+@every_classifier
+def test_pickle_keeps_predictions_and_no_training_state(classifier, make_stack):
+    X, y = make_stack()
+    fitted = clone(classifier).fit(X, y)
+    data = pickle.dumps(fitted)
+    assert_array_equal(pickle.loads(data).predict_proba(X), fitted.predict_proba(X))
+    weights = 4 * sum(p.numel() for p in _net(fitted).module_.parameters()) if _net(fitted) else 0
+    assert len(data) < weights + 40_000
+
+
+@pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[3]])
+def test_a_model_fitted_on_a_gpu_loads_without_one(classifier, make_stack, monkeypatch, tmp_path):
+    X, y = make_stack()
+    fitted = make_pipeline(FunctionTransformer(), clone(classifier)).fit(X, y)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        joblib.dump(fitted, tmp_path / "model.joblib")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # skorch may say that it moves the net to the CPU
+        loaded = joblib.load(tmp_path / "model.joblib")
+    assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+
+
+@every_classifier
+def test_fitted_attributes_are_numpy_or_plain_python(classifier, make_stack):
+    X, y = make_stack()
+    fitted = clone(classifier).fit(X, y)
+    for name, value in vars(fitted).items():
+        assert not isinstance(value, (torch.Tensor, torch.nn.Module, torch.device)), name
+
+
+@every_classifier
+def test_unfitted_is_not_fitted(classifier, make_stack):
+    X, _ = make_stack()
+    unfitted = clone(classifier)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(unfitted)
+    with pytest.raises(NotFittedError):
+        unfitted.predict(X)
+
+
+@every_classifier
+def test_nothing_of_the_callers_changes(classifier, make_stack):
+    X, y = make_stack()
+    X_before, y_before, params = X.copy(), y.copy(), clone(classifier).get_params()
+    fitted = clone(classifier).fit(X, y)
+    fitted.predict(X)
+    assert_array_equal(X, X_before)
+    assert_array_equal(y, y_before)
+    assert fitted.get_params() == params
+
+
+@every_classifier
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(lambda X: X.astype(np.float64), id="float64"),
+        pytest.param(lambda X: X[::-1][::-1], id="negative strides"),
+        pytest.param(np.asfortranarray, id="fortran"),
+        pytest.param(lambda X: X.tolist(), id="lists"),
+        pytest.param(torch.from_numpy, id="tensor"),
+        pytest.param(lambda X: X[:, :, None, :], id="one token"),
+    ],
+)
+def test_equal_numbers_give_equal_predictions(classifier, variant, make_stack):
+    X, y = make_stack()
+    fitted = clone(classifier).fit(X, y)
+    assert_allclose(clone(classifier).fit(variant(X), y).predict_proba(X), fitted.predict_proba(X), rtol=1e-5)
+    assert_allclose(fitted.predict_proba(variant(X)), fitted.predict_proba(X), rtol=1e-9)
+
+
+@every_classifier
+@pytest.mark.parametrize("dtype", [np.float16, np.int32, np.uint8])
+def test_other_dtypes(classifier, dtype, make_stack):
+    X, y = make_stack(strength=8)
+    X = (X - X.min()).astype(dtype)
+    assert clone(classifier).fit(X, y).score(X, y) > 0.8
+
+
+@every_classifier
+def test_read_only_memory_map(classifier, make_stack, tmp_path):
+    X, y = make_stack()
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    fitted = clone(classifier).fit(mapped, y)
+    assert_array_equal(fitted.predict_proba(mapped), clone(classifier).fit(X, y).predict_proba(X))
+
+
+@every_classifier
+def test_two_tokens_per_layer(classifier, make_stack):
+    X, y = make_stack()
+    X = np.stack([np.zeros_like(X), X], axis=2)
+    fitted = clone(classifier).fit(X, y)
+    assert (fitted.n_layers_in_, fitted.n_tokens_in_, fitted.dim_in_) == (6, 2, 8)
+    assert fitted.score(X, y) > 0.8
+
+
+@every_classifier
+def test_flattened_stack_with_n_layers_is_the_stack(classifier, make_stack):
+    X, y = make_stack()
+    stacked = clone(classifier).fit(X, y)
+    flat = clone(classifier).set_params(n_layers=6).fit(X.reshape(60, 48), y)
+    assert flat.n_layers_in_ == 6
+    assert_array_equal(flat.predict_proba(X.reshape(60, 48)), stacked.predict_proba(X))
+
+
+@every_classifier
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X: X[:, :4], "4 layers.*fitted with 6 layers"),
+        (lambda X: X[:, :, :5], "5 dimensions per layer.*fitted with 8"),
+        (lambda X: np.stack([X, X], axis=2), "2 tokens per layer.*fitted with 1"),
+        (lambda X: X.reshape(60, 48), r"2-D array is read as one layer.*\(n, 6, 8\)"),
+        (lambda X: X[..., None, None], "5 dimensions"),
+        (lambda X: X[:, :, :0], "0 dimensions per layer|no layers, tokens or dimensions"),
+        (lambda X: X[:0], "0 sample"),
+    ],
+)
+def test_another_shape_at_predict_is_refused(classifier, change, message, make_stack):
+    X, y = make_stack()
+    fitted = clone(classifier).fit(X, y)
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(change(X))
+
+
+@every_classifier
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_bad_numbers_are_named(classifier, value, make_stack):
+    X, y = make_stack()
+    X[17, 4, 3] = value
+    message = f"{'NaN' if np.isnan(value) else 'infinity'}.*sample 17, layer 4, dimension 3"
+    with pytest.raises(ValueError, match=message):
+        clone(classifier).fit(X, y)
+
+
+@every_classifier
+def test_numbers_too_large_for_float32_are_refused(classifier, make_stack):
+    X, y = make_stack()
+    X = X.astype(np.float64)
+    X[0, 2, 0] = 1e300
+    with pytest.raises(ValueError, match="sample 0, layer 2, dimension 0"):
+        clone(classifier).fit(X, y)
+
+
+@every_classifier
+def test_one_class_is_refused_by_name(classifier, make_stack):
+    X, _ = make_stack()
+    with pytest.raises(ValueError, match=r"at least 2 classes; got 1 class in 60 samples: \['cat'\]"):
+        clone(classifier).fit(X, ["cat"] * 60)
+
+
+@every_classifier
+def test_three_samples(classifier, make_stack):
+    X, _ = make_stack()
+    y = np.array(["a", "b", "a"])
+    if classifier.get_params().get("layer") == "best":
+        with pytest.raises(ValueError, match="cannot be cross-validated on 3 samples"):
+            clone(classifier).fit(X[:3], y)
+    else:
+        assert set(clone(classifier).fit(X[:3], y).predict(X[:3])) <= {"a", "b"}
+
+
+@every_classifier
+def test_a_class_with_one_sample(classifier, make_stack):
+    X, y = make_stack()
+    y = y.copy()
+    y[0] = 9
+    fitted = clone(classifier).fit(X, y)
+    assert_array_equal(fitted.classes_, [0, 1, 2, 9])
+    assert fitted.predict_proba(X).shape == (60, 4)
+
+
+@every_classifier
+def test_empty_input_is_refused(classifier):
+    with pytest.raises(ValueError, match="0 sample"):
+        clone(classifier).fit(np.empty((0, 6, 8)), [])
+
+
+@every_classifier
+def test_lengths_must_agree(classifier, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        clone(classifier).fit(X, y[:-1])
+
+
+@every_classifier
+def test_continuous_labels_are_refused(classifier, make_stack, rng):
+    X, _ = make_stack()
+    with pytest.raises(ValueError, match="continuous"):
+        clone(classifier).fit(X, rng.normal(size=60))
+
+
+@every_classifier
+def test_weight_zero_is_absence(classifier, make_stack, rng):
+    X, y = make_stack()
+    keep = rng.random(60) < 0.7
+    weighted = clone(classifier).fit(X, y, sample_weight=keep.astype(float))
+    dropped = clone(classifier).fit(X[keep], y[keep])
+    assert_allclose(weighted.predict_proba(X), dropped.predict_proba(X), rtol=1e-6)
+
+
+@every_classifier
+def test_balanced_class_weight_is_the_equivalent_sample_weight(classifier, make_stack):
+    X, y = make_stack()
+    X, y = X[15:], np.sort(y)[15:]
+    weight = (len(y) / (3 * np.bincount(y)))[y]
+    by_class = clone(classifier).set_params(class_weight="balanced").fit(X, y)
+    assert_array_equal(by_class.predict_proba(X), clone(classifier).fit(X, y, sample_weight=weight).predict_proba(X))
+
+
+@every_classifier
+def test_class_weight_as_dict(classifier, make_stack):
+    X, y = make_stack(strength=1)
+    labels = np.array(["a", "b", "c"])[y]
+    heavy = clone(classifier).set_params(class_weight={"a": 100, "b": 1, "c": 1}).fit(X, labels)
+    assert np.mean(heavy.predict(X) == "a") > np.mean(labels == "a")
+
+
+@every_classifier
+@pytest.mark.parametrize(("weight", "message"), [(-1.0, "Negative values"), (np.nan, "NaN")])
+def test_bad_sample_weights(classifier, weight, message, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match=message):
+        clone(classifier).fit(X, y, sample_weight=np.where(np.arange(60) == 3, weight, 1.0))
+
+
+@every_classifier
+def test_weights_that_leave_one_class(classifier, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match="at least 2 classes; got 1 class with a positive sample weight"):
+        clone(classifier).fit(X, y, sample_weight=(y == 1).astype(float))
+
+
+@every_classifier
+def test_model_selection_tools_take_stacks(classifier, make_stack):
+    X, y = make_stack()
+    assert cross_val_score(clone(classifier), X, y, cv=3).shape == (3,)
+    scores = cross_validate(clone(classifier), X, y, cv=3, scoring=["accuracy", "neg_log_loss"])
+    assert np.isfinite(scores["test_neg_log_loss"]).all()
+
+
+@every_classifier
+def test_ensembles_take_stacks(classifier, make_stack):
+    X, y = make_stack()
+    assert CalibratedClassifierCV(clone(classifier), cv=2).fit(X, y).predict_proba(X).shape == (60, 3)
+    members = [("a", clone(classifier)), ("b", LayerProbeClassifier())]
+    assert VotingClassifier(members, voting="soft").fit(X, y).predict(X).shape == (60,)
+    assert StackingClassifier(members, cv=2).fit(X, y).predict(X).shape == (60,)
+
+
+def test_grid_search_over_layers_is_the_same_with_jobs(make_stack):
+    X, y = make_stack()
+    grid = {"layers": ["all", "second_half", "strided", [2]]}
+    results = [
+        GridSearchCV(VFusionClassifier(**FAST), grid, cv=3, n_jobs=n_jobs).fit(X, y).cv_results_ for n_jobs in (1, 2)
+    ]
+    assert_array_equal(results[0]["mean_test_score"], results[1]["mean_test_score"])
+    assert results[0]["mean_test_score"].argmax() in (0, 3)
+
+
+@every_classifier
+def test_a_generator_as_random_state_moves_on(classifier, make_stack):
+    X, y = make_stack()
+    state = np.random.RandomState(0)
+    first, second = (clone(classifier).set_params(random_state=state).fit(X, y) for _ in range(2))
+    assert first.score(X, y) > 0.5
+    assert second.score(X, y) > 0.5
+
+
+@every_classifier
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("scaling", "zscore"), ("max_epochs", 0), ("lr", -1.0), ("validation_fraction", 1.0), ("n_layers", 0)],
+)
+def test_bad_parameters_are_refused_by_name(classifier, parameter, value, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match=f"The '{parameter}' parameter"):
+        clone(classifier).set_params(**{parameter: value}).fit(X, y)
+
+
+@pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[3]])
+def test_a_device_that_is_not_there_is_refused(classifier, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match="cuda:99"):
+        clone(classifier).set_params(device="cuda:99").fit(X, y)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[3]])
+def test_on_a_gpu(classifier, make_stack):
+    X, y = make_stack()
+    fitted = clone(classifier).set_params(device="cuda", max_epochs=60).fit(X, y)
+    assert fitted.score(X, y) > 0.8
+    assert_allclose(pickle.loads(pickle.dumps(fitted)).predict_proba(X), fitted.predict_proba(X), rtol=1e-4)
+
+
+def _net(fitted):
+    return getattr(fitted, "net_", None) or getattr(getattr(fitted, "probe_", None), "net_", None)
+
+
+def _more_epochs(classifier):
+    return {"max_epochs": 60}

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
 
-from .display import RecoverabilityDisplay
+from .display import RecoverabilityDisplay, new_figure
 from .extraction import LayerwiseFeatureExtractor
 from .fusion import LayerProbeClassifier, VFusionClassifier
 from .recoverability import oracle_accuracy, recovery_rate
@@ -89,6 +89,9 @@ def summarise(scores):
 
 def main(seeds, seed, device, out):
     """Run the demo, print its table and, if ``out`` is a folder, write table and picture there."""
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        new_figure()  # a folder or library that is missing should show before the work is done
     start = time.perf_counter()
     scores, display = run_demo(seeds, seed, device, report=lambda line: print(line, flush=True))
     table = summarise(scores)
@@ -99,7 +102,6 @@ def main(seeds, seed, device, out):
     print("Probes are logistic regressions; the best layer is chosen by cross-validation on the training half.")
     print(f"Total: {time.perf_counter() - start:.0f} s")
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         scores.to_csv(out / "demo.csv")
         display.plot().figure_.savefig(out / "demo.png")
         print(f"Wrote {out / 'demo.csv'} and {out / 'demo.png'}")

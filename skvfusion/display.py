@@ -92,7 +92,7 @@ class RecoverabilityDisplay:
             If matplotlib is not installed.
         """
         if ax is None:
-            ax = _figure().add_subplot()
+            ax = new_figure().add_subplot()
         accuracy = np.asarray(self.layer_accuracy)
         depth = np.arange(len(accuracy))
         ax.plot(depth, accuracy, "o-", color=_BLUE, label="probe of one layer")
@@ -112,7 +112,8 @@ class RecoverabilityDisplay:
         return self
 
 
-def _figure():
+def new_figure():
+    """Return an empty matplotlib figure that pyplot does not know; ImportError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -4,8 +4,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skvfusion import LayerProbeClassifier, VFusionClassifier
 
 MINIBATCHES = {
-    "check_sample_weight_equivalence_on_dense_data": "Trained by mini-batches: a sample of weight 2 is seen once with twice "
-    "the gradient, a repeated one twice in other batches. scikit-learn's MLPClassifier passes this with lbfgs only."
+    "check_sample_weight_equivalence_on_dense_data": "Trained by mini-batches: a sample of weight 2 is seen once with "
+    "twice the gradient, a repeated one twice in other batches. scikit-learn's MLPClassifier passes with lbfgs only."
 }
 
 ESTIMATORS = [
@@ -24,7 +24,7 @@ ESTIMATORS = [
     ),
     xfail_strict=True,
 )
-def test_scikit_learn_check(estimator, check, monkeypatch):
+def test_scikit_learn_check(estimator, check):
     check(estimator)
 
 

@@ -17,7 +17,7 @@ from ..training.losses import PENALTIES, FusionLoss
 from ..training.net import history_frame, net_outputs, train_net
 from ..training.scaling import SCALINGS, scaling_statistics
 from ..training.seeding import draw_seed, spawn_seeds
-from .validation import combine_weights, encode_labels, read_stack, read_weights
+from .validation import check_two_classes, combine_weights, encode_labels, read_stack, read_weights
 
 POSITIVE_INT = Interval(Integral, 1, None, closed="left")
 
@@ -60,8 +60,10 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         """
         stack, y = read_stack(self, X, reset=True, y=y)
         weight = read_weights(stack, sample_weight)
-        self.classes_, codes = encode_labels(self, y, weight)
-        self._fit(stack, codes, combine_weights(self.class_weight, self.classes_, codes, weight))
+        self.classes_, codes = encode_labels(y)
+        weight = combine_weights(self.class_weight, self.classes_, codes, weight)
+        check_two_classes(self, self.classes_, codes, weight)
+        self._fit(stack, codes, weight)
         return self
 
     def predict(self, X):
@@ -187,7 +189,11 @@ class BaseTorchClassifier(BaseStackClassifier):
         )
         self.history_ = history_frame(self.net_)
         self.n_iter_ = len(self.history_)
-        self.device_ = str(device)
+
+    @property
+    def device_(self):
+        """The device that holds the net; the CPU after loading on a machine without the one it was trained on."""
+        return str(self.net_.device)
 
     def _logits(self, stack):
         return self._outputs(stack, 0)

@@ -79,23 +79,27 @@ def check_finite(stack):
             )
 
 
-def encode_labels(estimator, y, weight):
+def encode_labels(y):
     """Return ``classes, codes``: the sorted distinct labels and each label's position among them (int64).
 
     Raises
     ------
     ValueError
-        If y is not a classification target, or if fewer than two classes have a sample of positive weight.
+        If y is not a classification target.
     """
     check_classification_targets(y)
     classes, codes = np.unique(y, return_inverse=True)
+    return classes, codes.astype(np.int64)
+
+
+def check_two_classes(estimator, classes, codes, weight):
+    """Raise ValueError unless at least two classes have a sample of positive weight."""
     counted = classes if weight is None else classes[np.unique(codes[weight > 0])]
     if len(counted) < 2:
         raise ValueError(
             f"{type(estimator).__name__} needs samples of at least 2 classes; got {len(counted)} class"
-            f"{'' if weight is None else ' with a positive sample weight'} in {len(y)} samples: {counted.tolist()}."
+            f"{'' if weight is None else ' with a positive weight'} in {len(codes)} samples: {counted.tolist()}."
         )
-    return classes, codes.astype(np.int64)
 
 
 def read_weights(stack, sample_weight):

@@ -142,13 +142,26 @@ def test_pickle_keeps_predictions_and_no_training_state(classifier, make_stack):
 def test_a_model_fitted_on_a_gpu_loads_without_one(classifier, make_stack, monkeypatch, tmp_path):
     X, y = make_stack()
     fitted = make_pipeline(FunctionTransformer(), clone(classifier)).fit(X, y)
+    _net(fitted[-1]).device = "cuda"
     with monkeypatch.context() as patched:
         patched.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
         joblib.dump(fitted, tmp_path / "model.joblib")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # skorch may say that it moves the net to the CPU
         loaded = joblib.load(tmp_path / "model.joblib")
+    _net(fitted[-1]).device = "cpu"
     assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    assert str(_net(loaded[-1]).device) == "cpu"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_device_tells_where_a_loaded_model_is(make_stack):
+    X, y = make_stack()
+    fitted = VFusionClassifier(**FAST).fit(X, y)
+    assert fitted.device_ == "cpu"
+    fitted.net_.device = "cuda"
+    with pytest.warns(match="cuda|CUDA"):
+        assert pickle.loads(pickle.dumps(fitted)).device_ == "cpu"
 
 
 @every_classifier
@@ -358,8 +371,15 @@ def test_bad_sample_weights(classifier, weight, message, make_stack):
 @every_classifier
 def test_weights_that_leave_one_class(classifier, make_stack):
     X, y = make_stack()
-    with pytest.raises(ValueError, match="at least 2 classes; got 1 class with a positive sample weight"):
+    with pytest.raises(ValueError, match="at least 2 classes; got 1 class with a positive weight"):
         clone(classifier).fit(X, y, sample_weight=(y == 1).astype(float))
+
+
+@every_classifier
+def test_class_weights_that_leave_one_class(classifier, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match="at least 2 classes; got 1 class with a positive weight"):
+        clone(classifier).set_params(class_weight={0: 1, 1: 0, 2: 0}).fit(X, y)
 
 
 @every_classifier

@@ -1,0 +1,60 @@
+"""The scripts in benchmarks/ run; what they measure is not tested."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors import safe_open
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["speed", "train_nano"])
+def test_help(name, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [name, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        load(name).main()
+    assert f"benchmarks/{name}.py" in capsys.readouterr().out
+
+
+def test_speed_prints_ratios_to_the_alternative(capsys):
+    load("speed").main(["--what", "engine", "--quick", "--repetitions", "1"])
+    rows = [line.rsplit(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    ratios = {row[0].strip(): float(row[2]) for row in rows if len(row) == 3 and row[2].replace(".", "").isdigit()}
+    assert ratios.pop("hand-written torch loop") == 1
+    assert ratios.pop("forward_features on ready batches") == 1
+    assert set(ratios) == {
+        "VFusionClassifier.fit",
+        "every layer's CLS of ready batches",
+        "extractor.transform on PIL images",
+    }
+    assert all(ratio > 0 for ratio in ratios.values())
+
+
+def test_nanos_training_writes_weights_that_say_how_they_came_about(tmp_path, monkeypatch, rng):
+    for split, n in (("train", 16), ("test", 2)):
+        for label in range(10):
+            folder = tmp_path / split / str(label)
+            folder.mkdir(parents=True)
+            for index in range(n):
+                image = rng.integers(0, 100, (32, 32, 3), dtype=np.uint8) + np.uint8(15 * label)
+                Image.fromarray(image).save(folder / f"{index}.png")
+    out = tmp_path / "nano.safetensors"
+    monkeypatch.setattr("sys.argv", ["train_nano", "--data", str(tmp_path), "--epochs", "1", "--out", str(out)])
+    load("train_nano").main()
+    with safe_open(out, framework="pt") as stored:
+        facts = json.loads(stored.metadata()["skvfusion"])
+        assert len([name for name in stored.keys() if name.startswith("blocks.")]) == 12 * 12  # noqa: SIM118
+    assert facts["epochs"] == 1
+    assert facts["seed"] == 0
+    assert 0 <= facts["linear_probe_test_accuracy"] <= 1

@@ -47,7 +47,9 @@ def load_split(args, split):
         images, labels = dataset.data, dataset.targets
     else:
         dataset = ImageFolder(Path(args.data) / split)
-        images = np.stack([np.asarray(dataset.loader(path)) for path, _ in tqdm(dataset.samples, desc=split, disable=None)])
+        images = np.stack(
+            [np.asarray(dataset.loader(path)) for path, _ in tqdm(dataset.samples, desc=split, disable=None)]
+        )
         labels = dataset.targets
     images, labels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.tensor(labels)
     return (images[::50], labels[::50]) if args.quick else (images, labels)

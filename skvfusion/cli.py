@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from .demo import main as run_demo
+
 
 def main(argv=None):
     """Run the command line.
@@ -31,7 +33,9 @@ def main(argv=None):
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="skvfusion", description="Fuse all layers of one frozen Vision Transformer into a better classifier."
+        prog="skvfusion",
+        description="Fuse all layers of one frozen Vision Transformer into a better classifier.",
+        epilog="example: skvfusion demo",
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     demo = commands.add_parser(
@@ -45,19 +49,11 @@ def _parser():
     demo.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     demo.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
     demo.add_argument("--out", type=Path, metavar="DIR", help="also write demo.csv and demo.png there")
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(run=run_demo)
     return parser
 
 
-def _demo(**options):
-    # Imported here, so that --help does not wait for torch.
-    from .demo import main
-
-    main(**options)
-
-
 def _positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)

@@ -66,11 +66,11 @@ def resolve_layers(layers, n_layers):
 
 
 def take_layers(X, indices):
-    """Return ``X[:, indices]``, as a view where the indices are evenly spaced (so that a memory map stays one)."""
-    steps = {b - a for a, b in pairwise(indices)}
-    if len(steps) > 1:
+    """Return ``X[:, indices]``; a view where they ascend evenly, as selections do, so that a memory map stays one."""
+    steps = {b - a for a, b in pairwise(indices)} or {1}
+    if len(steps) > 1 or min(steps) < 1 or min(indices) < 0:
         return X[:, indices]
-    return X[:, indices[0] : indices[-1] + 1 : steps.pop() if steps else 1]
+    return X[:, indices[0] : indices[-1] + 1 : steps.pop()]
 
 
 def _resolve_name(layers, n_layers):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,8 @@ def test_help(name, monkeypatch, capsys):
 
 def test_speed_prints_ratios_to_the_alternative(capsys):
     load("speed").main(["--what", "engine", "--quick", "--repetitions", "1"])
-    rows = [line.rsplit(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
-    ratios = {row[0].strip(): float(row[2]) for row in rows if len(row) == 3 and row[2].replace(".", "").isdigit()}
+    rows = re.findall(r"^(.+?) +\d+\.\d{3} +(\d+\.\d{3})$", capsys.readouterr().out, re.MULTILINE)
+    ratios = {name: float(ratio) for name, ratio in rows}
     assert ratios.pop("hand-written torch loop") == 1
     assert ratios.pop("forward_features on ready batches") == 1
     assert set(ratios) == {

@@ -78,8 +78,8 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         small data get enough steps too. An epoch is dealt into equal batches of about this size.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out samples, stop once their loss no longer falls and restore the best epoch's weights.
-        ``"auto"`` does so if ``validation_fraction`` of the data is at least 50 samples and two per class. A class with
-        a single sample is never held out.
+        ``"auto"`` does so if that makes at least 50 samples and two per class on average. The last sample of a class is
+        never held out; True holds out at least one of every class that has two.
     validation_fraction : float, default=0.1
         Share of the samples to hold out, stratified by class.
     patience : int, default=10

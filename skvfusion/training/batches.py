@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.model_selection import StratifiedShuffleSplit
 from torch.utils.data import Dataset
 
 from .seeding import generator
@@ -51,9 +50,8 @@ class StackDataset(Dataset):
 class BatchIterator:
     """Yield the batches of a :class:`StackDataset`; takes the place of a torch DataLoader in a skorch net.
 
-    With ``shuffle``, the samples are dealt into batches of nearly equal size, as many as come nearest to
-    ``batch_size``: no sample is left out of an epoch and no batch is much smaller than the others, which a penalty on
-    batch statistics would feel.
+    With ``shuffle``, the samples are dealt into round(n / batch_size) batches of nearly equal size: no sample is left
+    out of an epoch and no batch is much smaller than the others, which a penalty on batch statistics would feel.
     """
 
     def __init__(self, dataset, batch_size, shuffle=False, seed=0):
@@ -89,9 +87,9 @@ def resolve_batch_size(batch_size, n_samples):
 def split_validation(y, rows, early_stopping, fraction, seed):
     """Choose the samples held out to decide when to stop.
 
-    The rule for small data and rare classes: a class with a single sample is never held out. ``"auto"`` holds out
-    ``fraction`` of the samples if these are at least 50 and at least two per class on average, and nothing otherwise.
-    True holds out at least one sample per class that has two.
+    The rule, for small data and rare classes too: of each class ``fraction`` of its samples, rounded, are held out, but
+    never its last one. True holds out at least one of every class that has two. ``"auto"`` holds out nothing if that
+    would make fewer than 50 samples, or fewer than two per class on average.
 
     Parameters
     ----------
@@ -114,21 +112,24 @@ def split_validation(y, rows, early_stopping, fraction, seed):
     Raises
     ------
     ValueError
-        If ``early_stopping=True`` and there is too little to split.
+        If ``early_stopping=True`` and no class has two samples.
     """
-    counts = np.bincount(y[rows])
-    n_classes = np.count_nonzero(counts)
-    n_valid = int(np.ceil(fraction * len(rows)))
-    if not early_stopping or (early_stopping == "auto" and n_valid < max(MIN_VALIDATION, 2 * n_classes)):
+    if not early_stopping:
         return rows, None
-    eligible = rows[counts[y[rows]] >= 2]
-    n_eligible = np.count_nonzero(counts >= 2)
-    n_valid = max(n_valid, n_eligible)
-    if n_eligible == 0 or len(eligible) - n_valid < n_eligible:
+    counts = np.bincount(y[rows])
+    held_out = np.rint(fraction * counts).astype(int)
+    if early_stopping != "auto":
+        held_out = np.maximum(held_out, 1)
+    held_out = np.minimum(held_out, np.maximum(counts - 1, 0))
+    if early_stopping == "auto" and held_out.sum() < max(MIN_VALIDATION, 2 * np.count_nonzero(counts)):
+        return rows, None
+    if not held_out.any():
         raise ValueError(
-            f"early_stopping=True holds out {n_valid} of {len(rows)} samples in {n_classes} classes, which leaves too "
-            "few to train on; use early_stopping='auto' or False, or a smaller validation_fraction."
+            f"early_stopping=True has nothing to hold out: each of the {np.count_nonzero(counts)} classes has a single "
+            "sample. Use early_stopping='auto' or False."
         )
-    split = StratifiedShuffleSplit(n_splits=1, test_size=n_valid, random_state=seed)
-    valid = np.sort(eligible[next(split.split(eligible, y[eligible]))[1]])
+    shuffled = np.random.RandomState(seed).permutation(rows)
+    by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
+    position = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    valid = np.sort(by_class[position < held_out[y[by_class]]])
     return np.setdiff1d(rows, valid), valid

@@ -33,10 +33,13 @@ def correlation_penalty(Z, eps=1e-6):
     k = Z.shape[1]
     if k < 2 or len(Z) < 2:
         return Z.new_zeros(())
-    Z = Z - Z.mean(0)
+    mean = Z.mean(0)
+    Z = Z - mean
     variance = Z.square().mean(0)
-    floor = eps * variance.mean().detach() + torch.finfo(Z.dtype).tiny
-    Z = Z * (variance + floor).rsqrt()
+    # What rounding the mean leaves of a constant dimension is not variance.
+    varies = variance > (10 * torch.finfo(Z.dtype).eps * mean.abs()) ** 2
+    floor = eps * variance.mean().detach()
+    Z = Z * varies * torch.where(varies, variance + floor, 1.0).rsqrt()
     # ||Z'Z||_F = ||ZZ'||_F, so the smaller of the two Gram matrices will do.
     gram = Z.T @ Z if k <= len(Z) else Z @ Z.T
     # Row by row, because torch sums a large tensor at once in an order that depends on the number of threads.

@@ -66,7 +66,9 @@ def train_net(
     )
     own = [("lr_scheduler", schedule)]
     if valid is not None:
-        own.append(("early_stopping", EarlyStopping(patience=patience, load_best=True, sink=_silent)))
+        # Every fall of the loss counts, however small.
+        stopping = EarlyStopping(patience=patience, threshold=0, load_best=True, sink=_silent)
+        own.append(("early_stopping", stopping))
     net = NeuralNet(
         module,
         criterion,
@@ -83,8 +85,9 @@ def train_net(
         iterator_valid=BatchIterator,
         iterator_valid__batch_size=INFERENCE_BATCH,
         train_split=None if valid is None else predefined_split(valid),
-        # Copies, because skorch changes callbacks and the caller's parameters must stay as they are.
-        callbacks=own + copy.deepcopy(list(callbacks or [])),
+        # The caller's callbacks as copies, because skorch changes them; before early stopping, which ends an epoch for
+        # those that come after it.
+        callbacks=[*own[:1], *copy.deepcopy(list(callbacks or [])), *own[1:]],
         device=device,
         verbose=verbose,
     )

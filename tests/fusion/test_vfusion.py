@@ -117,8 +117,8 @@ def test_early_stopping_auto_needs_enough_data(n_per_class, held_out, make_stack
 
 def test_early_stopping_by_force_refuses_what_cannot_be_split(make_stack):
     X, _ = make_stack()
-    with pytest.raises(ValueError, match="early_stopping=True holds out"):
-        VFusionClassifier(early_stopping=True, **FAST).fit(X[:4], [0, 1, 2, 2])
+    with pytest.raises(ValueError, match="early_stopping=True has nothing to hold out"):
+        VFusionClassifier(early_stopping=True, **FAST).fit(X[:4], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("scaling", ["standard", "layer"])

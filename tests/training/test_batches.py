@@ -221,14 +221,16 @@ def test_false_never_holds_out():
     ("class_counts", "fraction", "held_out"),
     [
         ([250, 240], 0.1, 0),
-        ([250, 241], 0.1, 50),
+        ([250, 244], 0.1, 0),
+        ([250, 246], 0.1, 50),
         ([250, 250], 0.1, 50),
         ([30, 19], 0.99, 0),
         ([100, 99], 0.25, 50),
         ([20] * 29, 0.1, 58),
-        ([18] * 30, 0.1, 0),
+        ([15] * 40, 0.1, 80),
+        ([14] * 40, 0.1, 0),
         ([20] * 30, 0.1, 60),
-        ([600] + [1] * 30, 0.1, 63),
+        ([600] + [1] * 29, 0.1, 60),
         ([600] + [1] * 40, 0.1, 0),
     ],
     ids=str,
@@ -285,23 +287,19 @@ def test_a_rare_class_is_not_lost_to_training_by_a_large_fraction(class_counts, 
         assert set(y[train]) == set(y)
 
 
-@pytest.mark.parametrize(
-    ("class_counts", "fraction"), [([1, 1], 0.1), ([1, 1, 1, 1], 0.5), ([2, 1], 0.9), ([5, 5], 0.9), ([2, 2], 0.99)]
-)
-def test_true_raises_if_there_is_too_little(class_counts, fraction):
-    with pytest.raises(ValueError, match=r"leaves too few to train on; use early_stopping='auto' or False") as error:
-        split(labels(*class_counts), True, fraction)
-    assert f"of {sum(class_counts)} samples in {len(class_counts)} classes" in str(error.value)
+@pytest.mark.parametrize("class_counts", [[1, 1], [1, 1, 1, 1]], ids=str)
+def test_true_raises_if_every_class_has_a_single_sample(class_counts):
+    with pytest.raises(ValueError, match=f"{len(class_counts)} classes has a single sample. Use early_stopping='auto'"):
+        split(labels(*class_counts), True)
 
 
 @PATIENT
-@given(st.lists(st.integers(20, 100), min_size=2, max_size=6), st.floats(0.1, 0.5), st.integers(0, 2**31 - 1))
+@given(st.lists(st.integers(5, 100), min_size=2, max_size=6), st.floats(0.1, 0.5), st.integers(0, 2**31 - 1))
 def test_every_class_is_held_out_in_proportion(class_counts, fraction, seed):
     y = labels(*class_counts)
     _, valid = split(y, True, fraction, seed)
-    assert len(valid) == np.ceil(fraction * len(y))
-    share = np.array(class_counts) * len(valid) / len(y)
-    assert np.abs(counts(y, valid, len(class_counts)) - share).max() <= 1
+    share = fraction * np.array(class_counts)
+    assert np.abs(counts(y, valid, len(class_counts)) - share).max() <= 0.5 + 1e-9
 
 
 def test_the_split_follows_the_seed_alone(global_rngs_untouched):

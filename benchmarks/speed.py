@@ -51,7 +51,7 @@ def hand_written_vfusion(X, y, epochs, batch_size):
         nn.Linear(X[0].numel(), 512),
         nn.LayerNorm(512, elementwise_affine=False),
         nn.GELU(),
-        nn.Dropout(0.1),
+        nn.Dropout(0.3),
         nn.Linear(512, 128),
         nn.LayerNorm(128, elementwise_affine=False),
     )
@@ -73,9 +73,7 @@ def engine(args):
     n, layers, dim, epochs, batch = (500, 12, 64, 3, 64) if args.quick else (4000, 12, 384, 20, 256)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(n, layers, dim)).astype(np.float32), rng.integers(0, 10, n)
-    ours = VFusionClassifier(
-        max_epochs=epochs, batch_size=batch, early_stopping=False, device="cpu", random_state=0, dropout=0.1
-    )
+    ours = VFusionClassifier(max_epochs=epochs, batch_size=batch, early_stopping=False, device="cpu", random_state=0)
     seconds = interleaved(
         {
             "hand-written torch loop": lambda: hand_written_vfusion(X, y, epochs, batch),

@@ -107,7 +107,9 @@ class RecoverabilityDisplay:
         ax.set_ylabel("test accuracy")
         ax.set_xticks(depth)
         ax.grid(alpha=0.3)
-        ax.legend(loc="lower right")
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:.1%}")
+        # Above the axes, because there is no corner that no curve can reach.
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
         self.ax_, self.figure_ = ax, ax.figure
         return self
 

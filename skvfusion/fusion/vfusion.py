@@ -53,7 +53,7 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         Width of the encoder's hidden layer. The paper's value is unknown.
     latent_dim : int, default=128
         Width of the latent. The paper's value is unknown; 128 is what its first author used elsewhere.
-    dropout : float, default=0.1
+    dropout : float, default=0.3
         Share of hidden units dropped while training, in [0, 1).
     orthogonality : float, default=0.1
         Weight of the penalty, on the scale on which it lies in [0, 1]. 0 turns it off. The paper's value is unknown.
@@ -67,7 +67,7 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         Input scaling, with statistics of the training rows. ``"layer"`` centres every dimension and divides each layer
         by one number; ``"standard"`` divides every dimension by its standard deviation; ``"token"`` is a LayerNorm per
         token; None leaves the numbers alone.
-    max_epochs : int, default=100
+    max_epochs : int, default=60
         Epochs over which the learning rate is annealed to almost 0 along a cosine; the most that are run.
     lr : float, default=1e-3
         Initial learning rate of AdamW.
@@ -78,8 +78,9 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         small data get enough steps too. An epoch is dealt into equal batches of about this size.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out samples, stop once their loss no longer falls and restore the best epoch's weights.
-        ``"auto"`` does so if that makes at least 50 samples and two per class on average. The last sample of a class is
-        never held out; True holds out at least one of every class that has two.
+        ``"auto"`` does so if that makes at least 500 samples and two per class on average: with less data, the samples
+        held out would be worth more for training. The last sample of a class is never held out; True holds out at
+        least one of every class that has two.
     validation_fraction : float, default=0.1
         Share of the samples to hold out, stratified by class.
     patience : int, default=10
@@ -147,13 +148,13 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         hidden=512,
         latent_dim=128,
         *,
-        dropout=0.1,
+        dropout=0.3,
         orthogonality=0.1,
         orthogonality_kind="correlation",
         layers="all",
         n_layers=None,
         scaling="layer",
-        max_epochs=100,
+        max_epochs=60,
         lr=1e-3,
         weight_decay=0.01,
         batch_size="auto",

@@ -6,8 +6,9 @@ from torch.utils.data import Dataset
 
 from .seeding import generator
 
-# Enough to tell one candidate epoch from another; below it, early stopping follows noise.
-MIN_VALIDATION = 50
+# Holding out a tenth of 700 hand signs, and stopping by it, cost 2.5 points of accuracy against the full schedule:
+# "auto" does without until there is more to go by.
+MIN_VALIDATION = 500
 
 
 class StackDataset(Dataset):
@@ -79,7 +80,7 @@ class BatchIterator:
 def resolve_batch_size(batch_size, n_samples):
     """Return ``batch_size``; for ``"auto"`` an eighth of the samples, at least 16 and at most 256.
 
-    With 100 epochs that makes at least 800 steps for 128 samples or more, whatever their number.
+    An epoch then has about eight steps or more, and the learning rate time to anneal, from 128 samples on.
     """
     return min(max(n_samples // 8, 16), 256) if batch_size == "auto" else batch_size
 
@@ -89,7 +90,7 @@ def split_validation(y, rows, early_stopping, fraction, seed):
 
     The rule, for small data and rare classes too: of each class ``fraction`` of its samples, rounded, are held out, but
     never its last one. True holds out at least one of every class that has two. ``"auto"`` holds out nothing if that
-    would make fewer than 50 samples, or fewer than two per class on average.
+    would make fewer than 500 samples, or fewer than two per class on average.
 
     Parameters
     ----------

@@ -92,6 +92,8 @@ def lab(colour):
         (solid("I", 0), BLACK),
         (solid("I", 0x80FF), (128, 128, 128)),
         (solid("I", 0xFFFF), WHITE),
+        (solid("I", 70000), WHITE),
+        (solid("I", -5), BLACK),
         (solid("I;16", 0x80FF), (128, 128, 128)),
         (solid("F", 0.0), BLACK),
         (solid("F", 0.2), (51, 51, 51)),

@@ -1,6 +1,7 @@
 """The command line: ``skvfusion`` or ``python -m skvfusion``."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def main(argv=None):
     run = args.pop("run")
     try:
         run(**args)
+    except BrokenPipeError:
+        # Whoever read the output has enough, as in ``skvfusion demo | head``; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError, ImportError) as error:
         print(f"skvfusion: {error}", file=sys.stderr)
         return 2
@@ -46,11 +51,17 @@ def _parser():
         epilog="example: skvfusion demo --seeds 5 --out demo",
     )
     demo.add_argument("--seeds", type=_positive, default=1, help="how many seeds to average over (default: 1)")
-    demo.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
+    demo.add_argument("--seed", type=_seed, default=0, help="the first seed (default: 0)")
     demo.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
     demo.add_argument("--out", type=Path, metavar="DIR", help="also write demo.csv and demo.png there")
     demo.set_defaults(run=run_demo)
     return parser
+
+
+def _seed(text):
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**31 - 1}")
+    return int(text)
 
 
 def _positive(text):

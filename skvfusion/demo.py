@@ -10,6 +10,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
+from .devices import resolve_device
 from .display import RecoverabilityDisplay, new_figure
 from .extraction import LayerwiseFeatureExtractor
 from .fusion import LayerProbeClassifier, VFusionClassifier
@@ -90,7 +91,10 @@ def summarise(scores):
 
 def main(seeds, seed, device, out):
     """Run the demo, print its table and, if ``out`` is a folder, write table and picture there."""
+    resolve_device(device)
     if out is not None:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file; give a folder.")
         out.mkdir(parents=True, exist_ok=True)
         new_figure()  # a folder or library that is missing should show before the work is done
     start = time.perf_counter()

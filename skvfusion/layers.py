@@ -2,6 +2,7 @@
 
 import numbers
 import re
+from collections.abc import Collection
 from itertools import pairwise
 
 NAMED = ("all", "second_half", "strided", "quarterly", "last")
@@ -47,14 +48,13 @@ def resolve_layers(layers, n_layers):
     >>> resolve_layers([-1, 0], 12)
     [0, 11]
     """
-    every = range(n_layers)
     if isinstance(layers, str):
         chosen = _resolve_name(layers, n_layers)
-    elif isinstance(layers, slice):
-        chosen = list(every[layers])
+    elif isinstance(layers, slice) and all(part is None or _is_int(part) for part in _parts(layers)):
+        chosen = list(range(n_layers)[layers])
     elif _is_int(layers):
         chosen = [_resolve_index(layers, n_layers)]
-    elif hasattr(layers, "__iter__") and all(_is_int(layer) for layer in layers):
+    elif _is_collection(layers) and all(_is_int(layer) for layer in layers):
         chosen = [_resolve_index(layer, n_layers) for layer in layers]
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"layers={layers!r} names a layer twice ({n_layers} layers); name each once.")
@@ -100,6 +100,14 @@ def _resolve_index(layer, n_layers):
             f"Layer {layer} does not exist: there are {n_layers} layers, 0 to {n_layers - 1} (or -{n_layers} to -1)."
         )
     return int(layer) % n_layers
+
+
+def _parts(interval):
+    return interval.start, interval.stop, interval.step
+
+
+def _is_collection(value):
+    return isinstance(value, Collection) and not isinstance(value, dict) and getattr(value, "ndim", 1) == 1
 
 
 def _is_int(value):

@@ -166,9 +166,12 @@ def test_an_unusable_device_is_one_line_on_stderr(device, capsys):
     assert "Traceback" not in errors
 
 
-def test_a_negative_seed_is_one_line_on_stderr(capsys):
-    assert cli.main(["demo", "--seed", "-1", "--device", "cpu"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+@pytest.mark.parametrize("seed", ["-1", str(2**31), "1.5"])
+def test_a_seed_out_of_range_is_refused_before_any_work(seed, capsys):
+    assert exit_code("demo", "--seed", seed) == 2
+    printed, errors = capsys.readouterr()
+    assert printed == ""
+    assert "is not a whole number from 0 to 2147483647" in errors.splitlines()[-1]
 
 
 def test_an_output_folder_that_is_a_file_is_one_line_on_stderr(quick_demo, tmp_path, capsys):

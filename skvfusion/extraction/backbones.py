@@ -154,7 +154,7 @@ def _build(name, weights, image_size, device):
     _check_tappable(model, name)
     size = image_size or _default_size(model)
     config = resolve_data_config({"input_size": (3, size, size)}, model=model)
-    model.requires_grad_(False).eval().to(device)
+    model.requires_grad_(False).eval().to(device, torch.float32)
     return Backbone(model, create_transform(**config, is_training=False), size, device)
 
 
@@ -179,6 +179,8 @@ def _build_timm(name, weights, image_size):
             f"backbone={name!r} is neither an alias nor a timm model{f'; close: {close}' if close else ''}. "
             f"Use {_WITH_CLS}."
         )
+    if name.startswith("local-dir:") and not Path(name.removeprefix("local-dir:")).is_dir():
+        raise ValueError(f"backbone={name!r}: there is no such folder.")
     size = image_size or (224 if "dinov2" in architecture else None)
     arguments = {"num_classes": 0, **({} if size is None else {"img_size": size})}
     try:
@@ -189,6 +191,9 @@ def _build_timm(name, weights, image_size):
         raise ValueError(
             f"backbone={name!r} takes no image_size, as ViTs do; leave image_size=None or use {_WITH_CLS}."
         ) from error
+    except RuntimeError as error:
+        tags = timm.list_models(f"{architecture}.*", pretrained=True)
+        raise ValueError(f"backbone={name!r} cannot be built: {error} Known: {', '.join(tags) or 'none'}.") from error
     except OSError as error:
         raise OSError(
             f"The pretrained weights of {name!r} can be neither downloaded nor found in the local cache. Without a "
@@ -206,7 +211,7 @@ def _load_weights(model, path, name):
     try:
         state = load_state_dict(str(path))
     except Exception as error:  # a damaged or foreign file can fail in any way
-        raise ValueError(f"weights={str(path)!r} is not a state dict that can be read: {error}") from error
+        raise ValueError(f"weights={str(path)!r} is not a state dict that can be read: {error!r}") from error
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if convert is not None and name != EMBEDDED:
         state = convert(state, model)

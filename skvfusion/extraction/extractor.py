@@ -238,7 +238,7 @@ def layer_tokens(backbone, batch, layers, tokens, norm):
         float32 on the CPU; a copy, so that the patch tokens can be freed.
     """
     outputs = backbone.model.forward_intermediates(
-        batch.to(backbone.device),
+        batch.to(backbone.device, torch.float32),
         indices=layers,
         return_prefix_tokens=True,
         stop_early=True,

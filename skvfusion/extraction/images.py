@@ -56,19 +56,21 @@ class ImageSequence(Sequence):
 
     def __getitem__(self, index):
         """Return image ``index`` as an RGB ``PIL.Image``; ValueError with index and path if it cannot be read."""
-        item = self._items[index]
-        if isinstance(item, tuple) and isinstance(self._items, Dataset):
-            item = item[0]
+        what = f"Image {index}"
         try:
+            item = self._items[index]
+            if isinstance(item, tuple) and isinstance(self._items, Dataset):
+                item = item[0]
+            what = f"Image {index} ({_describe(item)})"
             return _as_rgb(_open(item))
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        except Exception as error:  # decoders and data sets of others' can fail in any way
             if isinstance(error, FileNotFoundError):
                 reason = "there is no such file"
             elif isinstance(error, UnidentifiedImageError):
                 reason = "it is not an image file that Pillow can read"
             else:
                 reason = str(error) or type(error).__name__
-            raise ValueError(f"Image {index} ({_describe(item)}) cannot be used: {reason}.") from error
+            raise ValueError(f"{what} cannot be used: {reason}.") from error
 
 
 def _as_collection(X):
@@ -79,9 +81,21 @@ def _as_collection(X):
             raise ValueError(f"X is a DataFrame with {X.shape[1]} columns; pass the one column that holds the images.")
         return X.to_numpy().ravel().tolist() if X.ndim == 2 else X.tolist()
     if isinstance(X, np.ndarray) and X.dtype.kind in "OUST":
+        if X.ndim != 1 and X.shape[1:] != (1,):
+            raise ValueError(f"X is an array of {X.dtype}, shape {X.shape}; pass the one column that holds the images.")
         return X.ravel().tolist()
     if isinstance(X, (np.ndarray, torch.Tensor)) and X.ndim not in (3, 4):
         raise ValueError(f"X is an array of shape {tuple(X.shape)}, which is not a batch of images. Pass {_ACCEPTED}.")
+    # Three or four grey images or columns are rare; a single colour image that was not put into a list is not.
+    if isinstance(X, np.ndarray) and X.ndim == 3 and len(X) and X.shape[-1] in (3, 4):
+        raise ValueError(
+            f"X of shape {X.shape} looks like one HxWxC image; pass [X], or X[..., None] if it is grey images."
+        )
+    if isinstance(X, torch.Tensor) and X.ndim == 3 and X.shape[0] in (3, 4):
+        shape = tuple(X.shape)
+        raise ValueError(
+            f"X of shape {shape} looks like one CxHxW image; pass [X], or X[:, None] if it is grey images."
+        )
     if not (hasattr(X, "__len__") and hasattr(X, "__getitem__")) or isinstance(X, dict):
         raise ValueError(f"X is a {type(X).__name__}. Pass {_ACCEPTED}.")
     return X
@@ -89,15 +103,16 @@ def _as_collection(X):
 
 def _open(item):
     if isinstance(item, Image.Image):
-        return item
+        return ImageOps.exif_transpose(item)
     if isinstance(item, bytes):
         item = io.BytesIO(item)
     if isinstance(item, (str, os.PathLike, io.BytesIO)):
-        image = Image.open(item)
-        image.load()
-        return image
+        with Image.open(item) as image:
+            # Before the file is closed, because some formats keep the orientation there.
+            return ImageOps.exif_transpose(image)
     if isinstance(item, torch.Tensor):
-        array = item.detach().cpu().numpy()
+        item = item.detach().cpu()
+        array = (item.float() if item.dtype == torch.bfloat16 else item).numpy()
         return _from_array(np.moveaxis(array, 0, -1) if array.ndim == 3 else array)
     if isinstance(item, np.ndarray):
         return _from_array(item)
@@ -110,7 +125,12 @@ def _from_array(array):
         raise ValueError(f"its shape {array.shape} is none of HxW, HxWx1, HxWx3 and HxWx4 (CxHxW for a tensor)")
     if array.dtype == bool:
         array = array.astype(np.uint8) * 255
-    elif array.dtype == np.uint16:
+    elif array.dtype.kind == "u" and array.dtype.itemsize == 2:
+        if 0 < array.max() <= 255:
+            raise ValueError(
+                f"its dtype is uint16 but its values only reach {array.max()}, and of 16 bits the upper 8 are used; "
+                "convert it to uint8"
+            )
         array = (array >> 8).astype(np.uint8)
     elif array.dtype.kind == "f":
         if not (array.min() >= 0 and array.max() <= 1):  # written so that NaN fails too
@@ -122,7 +142,6 @@ def _from_array(array):
 
 
 def _as_rgb(image):
-    image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         image = _from_array(np.asarray(image))
     elif image.mode.startswith("I"):

@@ -5,7 +5,7 @@ from numbers import Integral, Real
 
 import numpy as np
 import torch
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -26,7 +26,7 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
     """A classifier of layer stacks.
 
     Subclasses implement ``_fit(stack, codes, weight)`` and ``_logits(stack)`` on validated input of shape
-    (n_samples, n_layers, n_tokens, dim).
+    (n_samples, n_layers, n_tokens, dim), and name in ``_fitted_last`` the attribute that ends a fit.
     """
 
     _parameter_constraints: dict = {
@@ -58,6 +58,7 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         ValueError
             If X holds NaN or infinity, its shape does not fit the parameters, or y has fewer than two classes.
         """
+        self._forget()
         stack, y = read_stack(self, X, reset=True, y=y)
         weight = read_weights(stack, sample_weight)
         self.classes_, codes = encode_labels(y)
@@ -97,6 +98,21 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         """
         return softmax(self._checked_logits(X), axis=1)
 
+    def predict_log_proba(self, X):
+        """Predict the logarithms of class probabilities.
+
+        Parameters
+        ----------
+        X : array-like
+            Layer stacks with the layers, tokens and dimensions seen in ``fit``.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            float64, columns in the order of ``classes_``; finite where the probability would round to 0.
+        """
+        return log_softmax(self._checked_logits(X), axis=1)
+
     def decision_function(self, X):
         """Return the logits.
 
@@ -116,6 +132,15 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
     def _checked_logits(self, X):
         check_is_fitted(self)
         return self._logits(read_stack(self, X, reset=False))
+
+    def _forget(self):
+        """Drop what an earlier fit learned, so that a fit that fails leaves no mixture of two."""
+        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
+            delattr(self, name)
+
+    def __sklearn_is_fitted__(self):
+        """Tell whether a fit came to its end."""
+        return hasattr(self, self._fitted_last)
 
     @abstractmethod
     def _fit(self, stack, codes, weight):
@@ -138,6 +163,8 @@ class BaseTorchClassifier(BaseStackClassifier):
     Subclasses implement ``_module(n_layers, n_tokens, dim, n_classes, seed)``, which returns a module class and its
     parameters. The module has an ``InputScaling`` called ``scaling`` and returns ``(logits, latent)``.
     """
+
+    _fitted_last = "net_"
 
     _parameter_constraints: dict = {
         **BaseStackClassifier._parameter_constraints,
@@ -169,7 +196,7 @@ class BaseTorchClassifier(BaseStackClassifier):
         if weight is not None:
             # Mean 1, so that the scale of the weights does not act as a learning rate.
             weight = (weight / weight[train].mean()).astype(np.float32)
-        self.net_ = train_net(
+        net = train_net(
             module,
             params,
             FusionLoss,
@@ -187,8 +214,9 @@ class BaseTorchClassifier(BaseStackClassifier):
             callbacks=self.callbacks,
             verbose=self.verbose,
         )
-        self.history_ = history_frame(self.net_)
+        self.history_ = history_frame(net)
         self.n_iter_ = len(self.history_)
+        self.net_ = net
 
     @property
     def device_(self):

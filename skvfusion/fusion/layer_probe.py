@@ -73,6 +73,8 @@ class LayerProbeClassifier(BaseStackClassifier):
     4
     """
 
+    _fitted_last = "probe_"
+
     _parameter_constraints: dict = {
         **{name: values for name, values in VFusionClassifier._parameter_constraints.items() if name != "layers"},
         "layer": [Integral, StrOptions({"best"})],
@@ -144,23 +146,22 @@ class LayerProbeClassifier(BaseStackClassifier):
             self.layer_ = resolve_layers(self.layer, stack.shape[1])[0]
         stack = stack[:, [self.layer_]]
         if self.probe == "mlp":
-            self.probe_ = self._mlp()
-            self.probe_.fit(_squeeze(stack), codes, sample_weight=weight)
+            self.probe_ = self._mlp().fit(_squeeze(stack), codes, sample_weight=weight)
         else:
-            self._scaling = scaling_statistics(stack, np.arange(len(stack)), self.scaling, weight)
-            self.probe_ = LogisticRegression(C=self.C, max_iter=2000)
-            self.probe_.fit(self._scaled(stack), codes, sample_weight=weight)
+            self._scaling = (self.scaling, *scaling_statistics(stack, np.arange(len(stack)), self.scaling, weight))
+            probe = LogisticRegression(C=self.C, max_iter=2000)
+            self.probe_ = probe.fit(self._scaled(stack), codes, sample_weight=weight)
 
     def _logits(self, stack):
         stack = stack[:, [self.layer_]]
-        if self.probe == "mlp":
+        if isinstance(self.probe_, VFusionClassifier):
             return self.probe_._logits(stack)
         scores = self.probe_.decision_function(self._scaled(stack))
         # With two classes scikit-learn gives one log-odds column.
         return np.column_stack([np.zeros_like(scores), scores]) if scores.ndim == 1 else scores
 
     def _scaled(self, stack):
-        return scale(stack.astype(np.float64), self.scaling, *self._scaling).reshape(len(stack), -1)
+        return scale(stack.astype(np.float64), *self._scaling).reshape(len(stack), -1)
 
     def _mlp(self):
         shared = VFusionClassifier().get_params().keys() & self.get_params().keys()

@@ -66,7 +66,7 @@ def check_finite(stack):
     block = max(1, _BLOCK // max(1, int(np.prod(stack.shape[1:]))))
     for start in range(0, len(stack), block):
         # As float32, because that is what the classifiers compute with: 1e300 would become infinite there.
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             bad = ~np.isfinite(stack[start : start + block].astype(np.float32, copy=False))
         if bad.any():
             sample, layer, token, dim = np.argwhere(bad)[0]
@@ -114,11 +114,18 @@ def combine_weights(class_weight, classes, codes, sample_weight):
     if class_weight is None and sample_weight is None:
         return None
     weight = np.ones(len(codes)) if sample_weight is None else sample_weight.copy()
+    if not np.isfinite(weight.sum()):
+        raise ValueError("The sum of sample_weight is infinite; divide the weights by their maximum.")
     if isinstance(class_weight, str) and class_weight == "balanced":
         totals = np.bincount(codes, weights=weight, minlength=len(classes))
         weight *= (weight.sum() / (len(classes) * totals))[codes]
     elif class_weight is not None:
         weight *= compute_class_weight(class_weight, classes=classes, y=classes[codes])[codes]
+    if not (np.isfinite(weight.sum()) and weight.min() >= 0):
+        raise ValueError(
+            f"class_weight={class_weight!r} and sample_weight make weights from {weight.min():g} to {weight.max():g}; "
+            "they must be finite, not negative, and small enough to be summed."
+        )
     return weight
 
 

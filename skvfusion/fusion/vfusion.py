@@ -1,6 +1,6 @@
 """VFusion: all layers' tokens, concatenated and pressed by a small MLP into one latent, read by a linear head."""
 
-from numbers import Real
+from numbers import Integral, Real
 
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval
@@ -9,7 +9,7 @@ from torch import nn
 
 from ..training.scaling import InputScaling
 from ..training.seeding import SeededDropout, SeededLinear, generator
-from .base import POSITIVE_INT, BaseTorchClassifier
+from .base import BaseTorchClassifier
 from .validation import read_stack
 
 
@@ -50,9 +50,9 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
     Parameters
     ----------
     hidden : int, default=512
-        Width of the encoder's hidden layer. The paper's value is unknown.
+        Width of the encoder's hidden layer, at least 3. The paper's value is unknown.
     latent_dim : int, default=128
-        Width of the latent. The paper's value is unknown; 128 is what its first author used elsewhere.
+        Width of the latent, at least 3. The paper's value is unknown; 128 is what its first author used elsewhere.
     dropout : float, default=0.3
         Share of hidden units dropped while training, in [0, 1).
     orthogonality : float, default=0.1
@@ -138,8 +138,9 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
 
     _parameter_constraints: dict = {
         **BaseTorchClassifier._parameter_constraints,
-        "hidden": [POSITIVE_INT],
-        "latent_dim": [POSITIVE_INT],
+        # LayerNorm leaves of two numbers only their order, and nothing of one.
+        "hidden": [Interval(Integral, 3, None, closed="left")],
+        "latent_dim": [Interval(Integral, 3, None, closed="left")],
         "dropout": [Interval(Real, 0, 1, closed="left")],
     }
 
@@ -206,7 +207,7 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
 
     @property
     def _n_features_out(self):
-        return self.latent_dim
+        return self.net_.module_.head.weight.shape[0]
 
     def _module(self, n_layers, n_tokens, dim, n_classes, seed):
         return VFusionNet, {

@@ -1,6 +1,7 @@
 """The skorch net under every torch estimator: seeded, cosine-annealed, with the best weights kept in memory."""
 
 import copy
+import warnings
 
 import pandas as pd
 import torch
@@ -56,6 +57,11 @@ def train_net(
     -------
     skorch.NeuralNet
         Trained, without optimiser state.
+
+    Raises
+    ------
+    ValueError
+        If training diverged.
     """
     n_batches = len(BatchIterator(train, batch_size, shuffle=True))
     schedule = LRScheduler(
@@ -91,9 +97,12 @@ def train_net(
         device=device,
         verbose=verbose,
     )
-    net.initialize()
-    prepare(net.module_)
-    net.partial_fit(train, None)
+    # The caller may be in inference mode, whose tensors cannot be trained.
+    with torch.inference_mode(False), torch.enable_grad():
+        net.initialize()
+        prepare(net.module_)
+        net.partial_fit(train, None)
+    _check_outcome(net, dict(own).get("early_stopping"))
     _forget_training_state(net, [name for name, _ in own])
     return net
 
@@ -116,6 +125,22 @@ def history_frame(net):
     """Return the net's history as a DataFrame, one row per epoch, without the per-batch records."""
     rows = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
     return pd.DataFrame(rows)
+
+
+def _check_outcome(net, early_stopping):
+    if not all(torch.isfinite(weight).all() for weight in net.module_.parameters()):
+        raise ValueError(
+            f"Training diverged: after {len(net.history)} epochs the weights are not finite. Lower lr ({net.lr:g}) "
+            "or weight_decay, or scale the input (scaling='layer')."
+        )
+    # skorch ends training by KeyboardInterrupt for early stopping as well as for Ctrl-C.
+    stopped_early = early_stopping is not None and early_stopping.misses_ >= early_stopping.patience
+    if len(net.history) < net.max_epochs and not stopped_early:
+        warnings.warn(
+            f"Training was interrupted in epoch {len(net.history)} of {net.max_epochs}; the weights so far are kept.",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _forget_training_state(net, callback_names):

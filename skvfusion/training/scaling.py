@@ -37,10 +37,11 @@ def scaling_statistics(X, rows, kind, sample_weight=None):
     weight = weight / weight.sum()
     size = max(1, _BLOCK // int(np.prod(X.shape[1:])))
     blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
-    mean = sum(np.tensordot(weight[b], X[rows[b]].astype(np.float64), axes=1) for b in blocks)
-    variance = sum(np.tensordot(weight[b], np.square(X[rows[b]] - mean), axes=1) for b in blocks)
-    # What rounding leaves of a constant dimension is not variance.
-    variance[variance <= 10 * np.finfo(np.float64).eps * np.square(mean)] = 0.0
+    with np.errstate(under="ignore"):
+        mean = sum(np.tensordot(weight[b], X[rows[b]].astype(np.float64), axes=1) for b in blocks)
+        variance = sum(np.tensordot(weight[b], np.square(X[rows[b]] - mean), axes=1) for b in blocks)
+        # What rounding leaves of a constant dimension is not variance.
+        variance[variance <= 10 * np.finfo(np.float64).eps * np.square(mean)] = 0.0
     if kind == "layer":
         variance = np.broadcast_to(variance.mean(axis=-1, keepdims=True), variance.shape)
     divisor = np.where(variance > 0, np.sqrt(variance), 1.0)
@@ -56,7 +57,7 @@ def scale(X, kind, mean, divisor):
         return (X - mean) / divisor
     if kind == "token":
         centred = X - X.mean(-1, keepdims=True)
-        return centred / (centred**2).mean(-1, keepdims=True).clip(1e-12) ** 0.5
+        return centred / (centred**2).mean(-1, keepdims=True).clip(1e-30) ** 0.5
     return X
 
 
@@ -70,8 +71,8 @@ class InputScaling(nn.Module):
         super().__init__()
         self.kind = kind
         shape = (n_layers, n_tokens, dim) if kind in ("standard", "layer") else (0,)
-        self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("divisor", torch.ones(shape))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float32))
+        self.register_buffer("divisor", torch.ones(shape, dtype=torch.float32))
 
     def set_statistics(self, mean, divisor):
         """Take over what :func:`scaling_statistics` returned."""

@@ -37,8 +37,10 @@ class SeededLinear(nn.Module):
     def __init__(self, in_features, out_features, rng):
         super().__init__()
         bound = in_features**-0.5
-        self.weight = nn.Parameter(torch.empty(in_features, out_features).uniform_(-bound, bound, generator=rng))
-        self.bias = nn.Parameter(torch.empty(out_features).uniform_(-bound, bound, generator=rng))
+        self.weight = nn.Parameter(
+            torch.empty(in_features, out_features, dtype=torch.float32).uniform_(-bound, bound, generator=rng)
+        )
+        self.bias = nn.Parameter(torch.empty(out_features, dtype=torch.float32).uniform_(-bound, bound, generator=rng))
 
     def forward(self, x):
         """Return ``x @ weight + bias``."""

@@ -124,6 +124,11 @@ def test_unknown_backbone_without_close_names_raises(backbone):
         extractor(backbone).fit()
 
 
+def test_unknown_pretrained_tag_raises_and_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"'vit_small_patch14_dinov2\.imagenet'.*vit_small_patch14_dinov2\.lvd142m"):
+        extractor("vit_small_patch14_dinov2.imagenet").fit()
+
+
 @pytest.mark.parametrize(("image_size", "expected"), [(None, 224), (224, 224), (252, 252), (518, 518)])
 def test_dinov2_gets_images_of_the_size_it_was_built_for(image_size, expected, one_image):
     dinov2 = extractor("vit_small_patch14_dinov2", image_size=image_size, layers=[0])
@@ -332,6 +337,11 @@ def test_classification_head_in_a_local_folder_is_ignored(one_image, tiny_vit):
     assert np.isfinite(with_head).all()
 
 
+def test_missing_local_folder_raises(tmp_path):
+    with pytest.raises(ValueError, match=r"local-dir:.*nowhere'.*no such folder"):
+        extractor(f"local-dir:{tmp_path / 'nowhere'}", weights=None).fit()
+
+
 def test_extractors_share_one_network(monkeypatch, no_shared_backbones, one_image):
     built = []
     monkeypatch.setattr(timm, "create_model", functools.partial(count_and_build, built, timm.create_model))
@@ -396,3 +406,13 @@ def test_unreachable_hub_raises_and_names_what_works_offline(monkeypatch):
 def test_nano_needs_neither_timms_registry_nor_the_hub(monkeypatch, no_shared_backbones, one_image):
     monkeypatch.setattr(timm, "create_model", None)
     assert LayerwiseFeatureExtractor("nano", device="cpu").fit_transform(one_image).shape == (1, 12, 128)
+
+
+def test_an_unknown_pretrained_tag_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"cannot be built.*vit_tiny_patch16_224\.augreg_in21k"):
+        LayerwiseFeatureExtractor("vit_tiny_patch16_224.nope").fit()
+
+
+def test_a_local_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match="there is no such folder"):
+        LayerwiseFeatureExtractor(f"local-dir:{tmp_path / 'nowhere'}").fit()

@@ -549,3 +549,19 @@ def test_nothing_is_written_to_the_working_folder(monkeypatch, make, images, tmp
     monkeypatch.chdir(tmp_path)
     make().fit_transform(images)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_callers_default_dtype_does_not_matter(rng):
+    images = rng.integers(0, 255, (2, 32, 32, 3), dtype=np.uint8)
+    expected = LayerwiseFeatureExtractor("nano", device="cpu").transform(images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        # Another image size, so that the network is built anew under the other default.
+        other = LayerwiseFeatureExtractor("nano", device="cpu", image_size=64).transform(images)
+        again = LayerwiseFeatureExtractor("nano", device="cpu").transform(images)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert np.allclose(again, expected, atol=1e-4)
+    assert np.allclose(
+        LayerwiseFeatureExtractor("nano", device="cpu", image_size=64).transform(images), other, atol=1e-4
+    )

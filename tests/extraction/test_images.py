@@ -186,9 +186,13 @@ def test_exif_orientation_moves_the_pixels(tmp_path, orientation, suffix, tolera
     np.testing.assert_allclose(actual.astype(int), expected, atol=tolerance)
 
 
-def test_animated_gif_becomes_its_first_frame():
+@pytest.mark.parametrize("suffix", ["gif", "png", "tif"])
+def test_animated_file_becomes_its_first_frame_and_is_closed(tmp_path, suffix):
     frames = [solid("RGB", colour) for colour in (RED, GREEN, BLUE)]
-    assert first_pixel(encode(frames[0], "GIF", save_all=True, append_images=frames[1:])) == RED
+    path = tmp_path / f"image.{suffix}"
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    assert first_pixel(path) == RED
+    assert first_pixel(path.read_bytes()) == RED
 
 
 @pytest.mark.parametrize("name", ["image.png", "with space.png", "Größe é 図 🦊.png"])
@@ -212,6 +216,7 @@ def test_encoded_bytes_are_read(pixels, file_format):
         (np.full((2, 3, 4), (*RED, 51), np.uint8), (255, 204, 204)),
         (np.full((2, 3), 0x80FF, np.uint16), (128, 128, 128)),
         (np.full((2, 3, 3), (0, 0x1FF, 0xFFFF), np.uint16), (0, 1, 255)),
+        (np.full((2, 3), 0x80FF, ">u2"), (128, 128, 128)),
         (np.full((2, 3), True), WHITE),
         (np.full((2, 3, 3), (True, False, True)), (255, 0, 255)),
         (np.full((2, 3), 0.2), (51, 51, 51)),
@@ -246,6 +251,8 @@ def test_array_view_is_read_as_it_looks(pixels):
         (torch.tensor([True, False, True]).view(3, 1, 1).expand(3, 2, 3), (255, 0, 255)),
         (torch.tensor([255, 0, 0, 51], dtype=torch.uint8).view(4, 1, 1).expand(4, 2, 3), (255, 204, 204)),
         (torch.full((3, 2, 3), 0.2, requires_grad=True), (51, 51, 51)),
+        (torch.full((3, 2, 3), 0.25, dtype=torch.bfloat16), (64, 64, 64)),
+        (torch.full((3, 2, 3), 0.25, dtype=torch.float16), (64, 64, 64)),
     ],
     ids=lambda value: f"{value.dtype}{tuple(value.shape)}" if isinstance(value, torch.Tensor) else "",
 )
@@ -330,10 +337,10 @@ def test_collection_of_paths(paths, pixels, wrap):
 
 
 @pytest.mark.parametrize("as_batch", [np.asarray, torch.from_numpy])
-def test_batch_of_grey_images(pixels, as_batch):
-    grey = pixels[..., 0].copy()
+def test_batch_of_grey_images(as_batch):
+    grey = np.random.default_rng(0).integers(0, 256, (5, 6, 7), dtype=np.uint8)
     sequence = ImageSequence(as_batch(grey))
-    assert len(sequence) == 3
+    assert len(sequence) == 5
     for index, expected in enumerate(grey):
         np.testing.assert_array_equal(np.asarray(sequence[index])[..., 1], expected)
 
@@ -369,7 +376,7 @@ def test_single_image_has_to_be_in_a_list(image):
     [
         [],
         (),
-        np.empty((0, 4, 4)),
+        np.empty((0, 8, 8)),
         np.empty((0, 4, 4, 3), np.uint8),
         np.array([], dtype=object),
         torch.empty(0, 3, 4, 4),
@@ -406,6 +413,29 @@ def test_no_collection_of_images_raises_and_says_what_to_pass(X, named):
         ImageSequence(X)
 
 
+@pytest.mark.parametrize("shape", [(8, 9, 3), (8, 9, 4)])
+def test_array_of_a_single_colour_image_has_to_be_in_a_list(shape):
+    image = np.zeros(shape, np.uint8)
+    with pytest.raises(ValueError, match=r"looks like one HxWxC image; pass \[X\]"):
+        ImageSequence(image)
+    assert len(ImageSequence([image])) == 1
+    assert len(ImageSequence(image[..., None])) == 8
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 9), (4, 8, 9)])
+def test_tensor_of_a_single_colour_image_has_to_be_in_a_list(shape):
+    image = torch.zeros(shape)
+    with pytest.raises(ValueError, match=r"looks like one CxHxW image; pass \[X\]"):
+        ImageSequence(image)
+    assert len(ImageSequence([image])) == 1
+    assert len(ImageSequence(image[:, None])) == shape[0]
+
+
+def test_array_of_paths_and_labels_raises():
+    with pytest.raises(ValueError, match=r"shape \(2, 2\); pass the one column"):
+        ImageSequence(np.array([["a.png", "cat"], ["b.png", "dog"]]))
+
+
 @pytest.mark.parametrize("n_columns", [0, 2])
 def test_data_frame_with_other_than_one_column_raises(n_columns):
     frame = pd.DataFrame(np.full((1, n_columns), "image.png"))
@@ -414,7 +444,9 @@ def test_data_frame_with_other_than_one_column_raises(n_columns):
 
 
 def broken_file(path, kind):
-    if kind == "corrupt":
+    if kind == "truncated":
+        path.write_bytes(encode(Image.radial_gradient("L"), "JPEG")[:-500])
+    elif kind == "corrupt":
         path.write_bytes(b"this is no image")
     elif kind == "empty":
         path.touch()
@@ -428,6 +460,7 @@ def broken_file(path, kind):
         ("missing", "there is no such file"),
         ("corrupt", "not an image file that Pillow can read"),
         ("empty", "not an image file that Pillow can read"),
+        ("truncated", "(?i:truncated)"),
         ("folder", "(?i:directory|permission)"),
     ],
 )
@@ -439,6 +472,23 @@ def test_unusable_file_raises_naming_its_index_and_path(tmp_path, kind, reason, 
     sequence = ImageSequence([as_path(good), as_path(bad)])
     assert sequence[0].size == (3, 2)
     with pytest.raises(ValueError, match=rf"^Image 1 \({re.escape(str(bad))}\) cannot be used: .*{reason}"):
+        sequence[1]
+
+
+def test_unusable_item_of_nothing_is_named_by_index():
+    with pytest.raises(ValueError, match="^Image 1 .*it is a NoneType, not a path"):
+        ImageSequence([solid("RGB", RED), None])[1]
+
+
+def test_item_that_a_dataset_cannot_give_is_named_by_index(tmp_path):
+    class Opening(ImageDataset):
+        def __getitem__(self, index):
+            return Image.open(self.items[index]), 0
+
+    solid("RGB", RED).save(tmp_path / "good.bmp")
+    sequence = ImageSequence(Opening([tmp_path / "good.bmp", tmp_path / "missing.bmp"]))
+    assert sequence[0].size == (3, 2)
+    with pytest.raises(ValueError, match="^Image 1.* cannot be used: .*no such file"):
         sequence[1]
 
 
@@ -466,6 +516,7 @@ def test_missing_file_of_a_data_frame_is_named_by_position(paths):
         (np.zeros((0, 4), np.uint8), r"ndarray \(0, 4\)", "is none of HxW"),
         (torch.zeros(2, 4, 4), r"Tensor \(2, 4, 4\)", "is none of HxW"),
         (torch.zeros(8, 8, 3), r"Tensor \(8, 8, 3\)", "CxHxW for a tensor"),
+        (np.array([[0, 255]], np.uint16), r"ndarray \(1, 2\)", "uint16 but its values only reach 255"),
         (np.array([[0, 255.0]]), r"ndarray \(1, 2\)", r"run from 0 to 255; scale them to \[0, 1\]"),
         (np.array([[-0.1, 1]]), r"ndarray \(1, 2\)", "run from -0.1 to 1"),
         (np.array([[0, 1.001]]), r"ndarray \(1, 2\)", "run from 0 to 1.001"),
@@ -474,7 +525,6 @@ def test_missing_file_of_a_data_frame_is_named_by_position(paths):
         (torch.full((3, 2, 2), 2.0), r"Tensor \(3, 2, 2\)", "run from 2 to 2"),
         (solid("F", 2.0), r"Image \(3, 2\)", "run from 2 to 2"),
         (solid("F", float("nan")), r"Image \(3, 2\)", "nan"),
-        (None, "NoneType", "it is a NoneType, not a path"),
         (float("nan"), "float", "it is a float, not a path"),
         (5, "int", "it is a int, not a path"),
         ((np.zeros((4, 4), np.uint8), 1), "tuple", "it is a tuple, not a path"),

@@ -383,6 +383,107 @@ def test_class_weights_that_leave_one_class(classifier, make_stack):
 
 
 @every_classifier
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_class_weights_must_be_usable(classifier, value, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match="class_weight"):
+        clone(classifier).set_params(class_weight={0: value, 1: 1.0, 2: 1.0}).fit(X, y)
+
+
+@every_classifier
+def test_sample_weights_that_cannot_be_summed_are_refused(classifier, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match="sum of sample_weight is infinite"), np.errstate(over="ignore"):
+        clone(classifier).fit(X, y, sample_weight=np.full(60, 1.7e308))
+
+
+@every_classifier
+@pytest.mark.parametrize("change", [{"scaling": "token"}, {"n_layers": 3}, {"class_weight": "balanced"}])
+def test_parameters_set_after_a_fit_wait_for_the_next(classifier, change, make_stack):
+    X, y = make_stack()
+    fitted = clone(classifier).fit(X, y)
+    before = fitted.predict_proba(X)
+    if "n_layers" not in change:
+        assert_array_equal(fitted.set_params(**change).predict_proba(X), before)
+    for probe in ("linear", "mlp"):
+        if "probe" in fitted.get_params():
+            assert_array_equal(fitted.set_params(probe=probe).predict_proba(X), before)
+
+
+@every_classifier
+def test_a_failed_fit_leaves_no_half_fitted_model(classifier, make_stack):
+    X, y = make_stack()
+    bad = {"layer": 99} if "layer" in classifier.get_params() else {"layers": [99]}
+    model = clone(classifier).set_params(**bad)
+    with pytest.raises(ValueError, match="does not exist"):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    refitted = clone(classifier).fit(X, y).set_params(**bad)
+    with pytest.raises(ValueError, match="does not exist"):
+        refitted.fit(X, y + 5)
+    with pytest.raises(NotFittedError):
+        refitted.predict(X)
+
+
+@every_classifier
+def test_a_refit_forgets_the_fit_before(classifier, make_stack):
+    X, y = make_stack()
+    frame = pd.DataFrame(X.reshape(60, 48), columns=[f"x{i}" for i in range(48)])
+    model = clone(classifier).set_params(n_layers=6).fit(frame, y)
+    assert len(model.feature_names_in_) == 48
+    names = {name for name in vars(model.fit(X, y)) if name.endswith("_")}
+    assert names == {name for name in vars(clone(classifier).fit(X, y)) if name.endswith("_")}
+
+
+@every_classifier
+def test_log_probabilities(classifier, make_stack):
+    X, y = make_stack()
+    fitted = clone(classifier).fit(X, y)
+    assert_allclose(np.exp(fitted.predict_log_proba(X)), fitted.predict_proba(X))
+    assert np.isfinite(fitted.predict_log_proba(1000 * X)).all()
+
+
+@every_classifier
+def test_floating_point_errors_set_to_raise_do_not_matter(classifier, make_stack):
+    X, y = make_stack()
+    X = X.astype(np.float64)
+    X[:, 0] *= 1e-200
+    with np.errstate(all="raise"):
+        assert clone(classifier).fit(X, y).predict(X).shape == (60,)
+
+
+@pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[3]])
+def test_the_callers_torch_settings_do_not_matter(classifier, make_stack):
+    X, y = make_stack()
+    expected = clone(classifier).fit(X, y).predict_proba(X)
+    with torch.inference_mode():
+        assert_array_equal(clone(classifier).fit(X, y).predict_proba(X), expected)
+    with torch.no_grad():
+        assert_array_equal(clone(classifier).fit(X, y).predict_proba(X), expected)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_array_equal(clone(classifier).fit(X, y).predict_proba(X), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[3]])
+@pytest.mark.parametrize("change", [{"weight_decay": 1e6}, {"lr": 1e30}])
+def test_divergence_is_an_error_that_says_what_to_do(classifier, change, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match=r"Training diverged.*Lower lr"):
+        clone(classifier).set_params(**change).fit(X, y)
+
+
+@pytest.mark.parametrize("parameter", ["hidden", "latent_dim"])
+def test_widths_that_layer_norm_would_erase_are_refused(parameter, make_stack):
+    X, y = make_stack()
+    with pytest.raises(ValueError, match=f"The '{parameter}' parameter"):
+        VFusionClassifier(**{parameter: 2}).fit(X, y)
+
+
+@every_classifier
 def test_model_selection_tools_take_stacks(classifier, make_stack):
     X, y = make_stack()
     assert cross_val_score(clone(classifier), X, y, cv=3).shape == (3,)

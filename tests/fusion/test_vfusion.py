@@ -69,7 +69,7 @@ def test_transform_has_names(make_stack):
     frame = fitted.transform(X)
     assert isinstance(frame, pd.DataFrame)
     assert list(frame.columns) == [f"vfusionclassifier{i}" for i in range(8)]
-    assert list(frame.columns) == list(fitted.get_feature_names_out())
+    assert list(frame.columns) == list(fitted.set_params(latent_dim=4).get_feature_names_out())
 
 
 def test_penalty_decorrelates_the_latent(make_stack):
@@ -161,7 +161,8 @@ def test_skorch_callbacks_pass_through_unchanged(make_stack):
 
 def test_an_interrupted_fit_keeps_what_it_has(make_stack):
     X, y = make_stack()
-    fitted = VFusionClassifier(callbacks=[_Interrupt()], **FAST).fit(X, y)
+    with pytest.warns(UserWarning, match="Training was interrupted in epoch 5 of 15"):
+        fitted = VFusionClassifier(callbacks=[_Interrupt()], **FAST).fit(X, y)
     assert fitted.n_iter_ == 5
     assert fitted.predict(X).shape == (60,)
 

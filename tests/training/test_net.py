@@ -379,6 +379,7 @@ def test_computing_outputs_leaves_the_net_alone(global_rngs_untouched):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Training was interrupted")
 @pytest.mark.parametrize("event", ["epoch_begin", "batch_end", "epoch_end"])
 def test_ctrl_c_keeps_the_best_weights_so_far(event):
     full = history_frame(overfitted(patience=100))
@@ -391,6 +392,7 @@ def test_ctrl_c_keeps_the_best_weights_so_far(event):
     assert history_frame(net)["epoch"].tolist() == list(range(1, epoch + 1))
 
 
+@pytest.mark.filterwarnings("ignore:Training was interrupted")
 @pytest.mark.parametrize("event", ["epoch_begin", "batch_end", "epoch_end"])
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_ctrl_c_without_validation_keeps_a_usable_net(event, epoch):
@@ -401,6 +403,7 @@ def test_ctrl_c_without_validation_keeps_a_usable_net(event, epoch):
     assert len(history_frame(net)) == epoch
 
 
+@pytest.mark.filterwarnings("ignore:Training was interrupted")
 def test_ctrl_c_in_the_first_epoch_keeps_a_usable_net():
     net = overfitted(callbacks=[("interrupt", Interrupt("batch_end", 1))])
     assert np.isfinite(net_outputs(net, valid_set(), 0)).all()

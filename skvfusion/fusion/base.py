@@ -64,7 +64,9 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         self.classes_, codes = encode_labels(y)
         weight = combine_weights(self.class_weight, self.classes_, codes, weight)
         check_two_classes(self, self.classes_, codes, weight)
-        self._fit(stack, codes, weight)
+        # A number too small for float32 may become 0, whatever the caller makes of underflow.
+        with np.errstate(under="ignore"):
+            self._fit(stack, codes, weight)
         return self
 
     def predict(self, X):
@@ -131,7 +133,9 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
 
     def _checked_logits(self, X):
         check_is_fitted(self)
-        return self._logits(read_stack(self, X, reset=False))
+        stack = read_stack(self, X, reset=False)
+        with np.errstate(under="ignore"):
+            return self._logits(stack)
 
     def _forget(self):
         """Drop what an earlier fit learned, so that a fit that fails leaves no mixture of two."""

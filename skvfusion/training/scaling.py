@@ -37,11 +37,10 @@ def scaling_statistics(X, rows, kind, sample_weight=None):
     weight = weight / weight.sum()
     size = max(1, _BLOCK // int(np.prod(X.shape[1:])))
     blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
-    with np.errstate(under="ignore"):
-        mean = sum(np.tensordot(weight[b], X[rows[b]].astype(np.float64), axes=1) for b in blocks)
-        variance = sum(np.tensordot(weight[b], np.square(X[rows[b]] - mean), axes=1) for b in blocks)
-        # What rounding leaves of a constant dimension is not variance.
-        variance[variance <= 10 * np.finfo(np.float64).eps * np.square(mean)] = 0.0
+    mean = sum(np.tensordot(weight[b], X[rows[b]].astype(np.float64), axes=1) for b in blocks)
+    variance = sum(np.tensordot(weight[b], np.square(X[rows[b]] - mean), axes=1) for b in blocks)
+    # What rounding leaves of a constant dimension is not variance.
+    variance[variance <= 10 * np.finfo(np.float64).eps * np.square(mean)] = 0.0
     if kind == "layer":
         variance = np.broadcast_to(variance.mean(axis=-1, keepdims=True), variance.shape)
     divisor = np.where(variance > 0, np.sqrt(variance), 1.0)

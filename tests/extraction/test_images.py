@@ -476,7 +476,7 @@ def test_unusable_file_raises_naming_its_index_and_path(tmp_path, kind, reason, 
 
 
 def test_unusable_item_of_nothing_is_named_by_index():
-    with pytest.raises(ValueError, match="^Image 1 .*it is a NoneType, not a path"):
+    with pytest.raises(ValueError, match=r"^Image 1 .*it is a NoneType, not a path"):
         ImageSequence([solid("RGB", RED), None])[1]
 
 
@@ -488,7 +488,7 @@ def test_item_that_a_dataset_cannot_give_is_named_by_index(tmp_path):
     solid("RGB", RED).save(tmp_path / "good.bmp")
     sequence = ImageSequence(Opening([tmp_path / "good.bmp", tmp_path / "missing.bmp"]))
     assert sequence[0].size == (3, 2)
-    with pytest.raises(ValueError, match="^Image 1.* cannot be used: .*no such file"):
+    with pytest.raises(ValueError, match=r"^Image 1.* cannot be used: .*no such file"):
         sequence[1]
 
 

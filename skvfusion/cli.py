@@ -53,7 +53,12 @@ def _parser():
     demo.add_argument("--seeds", type=_positive, default=1, help="how many seeds to average over (default: 1)")
     demo.add_argument("--seed", type=_seed, default=0, help="the first seed (default: 0)")
     demo.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
-    demo.add_argument("--out", type=Path, metavar="DIR", help="also write demo.csv and demo.png there")
+    demo.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="also write the table (demo.csv), each seed's figures (demo_seeds.csv) and accuracy by layer (demo.png)",
+    )
     demo.set_defaults(run=run_demo)
     return parser
 

@@ -107,9 +107,10 @@ def main(seeds, seed, device, out):
     print("Probes are logistic regressions; the best layer is chosen by cross-validation on the training half.")
     print(f"Total: {time.perf_counter() - start:.0f} s")
     if out is not None:
-        scores.to_csv(out / "demo.csv")
+        table.to_csv(out / "demo.csv", index_label="method")
+        scores.to_csv(out / "demo_seeds.csv")
         display.plot().figure_.savefig(out / "demo.png")
-        print(f"Wrote {out / 'demo.csv'} and {out / 'demo.png'}")
+        print(f"Wrote demo.csv, demo_seeds.csv and demo.png into {out}")
 
 
 def _run_seed(X, y, seed, device, report):

@@ -64,15 +64,16 @@ def test_demo_end_to_end_writes_table_and_picture(one_thread, tmp_path, capsys):
     assert cli.main(["demo", "--seed", "5", "--device", "cpu", "--out", str(out)]) == 0
     printed, errors = capsys.readouterr()
     assert errors == ""
-    assert sorted(path.name for path in out.iterdir()) == ["demo.csv", "demo.png"]
+    assert sorted(path.name for path in out.iterdir()) == ["demo.csv", "demo.png", "demo_seeds.csv"]
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
-    scores = pd.read_csv(out / "demo.csv", index_col="seed")
+    scores = pd.read_csv(out / "demo_seeds.csv", index_col="seed")
     assert scores.index.tolist() == [5]
     assert f"{100 * scores.loc[5, demo.VFUSION]:.2f}" in printed
     assert "seed 5: 50% train, 50% test, stratified" in printed
     assert "Test accuracy, seed 5" in printed
-    assert str(out / "demo.csv") in printed
-    assert str(out / "demo.png") in printed
+    table = pd.read_csv(out / "demo.csv", index_col="method")
+    assert table.loc[demo.VFUSION, "accuracy %"] == pytest.approx(100 * scores[demo.VFUSION].mean())
+    assert str(out) in printed
 
 
 def test_options_reach_the_demo(quick_demo):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 
 @pytest.fixture
@@ -33,3 +34,13 @@ def global_rngs_untouched():
     assert torch.equal(torch.get_rng_state(), torch_state)
     assert np.array_equal(np.random.get_state()[1], numpy_state[1])  # noqa: NPY002
     assert np.random.get_state()[2] == numpy_state[2]  # noqa: NPY002
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Compute on one thread, which is faster for so little, the more so on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        yield
+    torch.set_num_threads(threads)

@@ -4,9 +4,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.datasets import load_digits
-from threadpoolctl import threadpool_limits
 
 from skvfusion import cli, demo
 
@@ -41,16 +39,6 @@ def quick_demo(monkeypatch):
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
     return calls
-
-
-@pytest.fixture
-def one_thread():
-    """Compute on one thread, which is faster for so little."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        yield
-    torch.set_num_threads(threads)
 
 
 def exit_code(*argv):

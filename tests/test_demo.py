@@ -3,9 +3,7 @@ import inspect
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.datasets import load_digits
-from threadpoolctl import threadpool_limits
 
 from skvfusion import RecoverabilityDisplay, demo
 
@@ -22,14 +20,11 @@ def some_digits(n_per_class):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_digits():
-    """Eight images a digit, on one thread, which is faster for so few."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
+def few_digits(one_thread):
+    """Eight images a digit."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "load_digits", lambda: some_digits(8))
         yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,12 @@ import pkgutil
 import re
 
 import pytest
-import torch
 from sklearn.base import BaseEstimator
 
 import skvfusion
 from skvfusion import extraction, fusion
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 MODULES = sorted(
     ["skvfusion"]
@@ -29,15 +30,6 @@ ESTIMATORS = {
     name: value for name, value in PUBLIC.items() if inspect.isclass(value) and issubclass(value, BaseEstimator)
 }
 SECTION = r"^{}\n-{{3,}}\n(.*?)(?=^\w[\w ]*\n-{{3,}}\n|\Z)"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Compute on one thread, which is faster for so little."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def section(docstring, title):

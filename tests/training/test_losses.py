@@ -8,18 +8,11 @@ from torch.nn import functional as F
 
 from skvfusion.training.losses import PENALTIES, FusionLoss, correlation_penalty
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PATIENT = settings(deadline=None)  # a busy machine is not a failure
 EPS = 1e-5  # the penalty's own eps is 1e-6
 SHAPES = [(20, 5), (5, 20), (6, 6), (300, 8), (8, 300), (2, 2), (2, 7), (3, 2)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Compute on one thread, which is faster for so little."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def gaussian(batch, k, seed=0, rank=None):

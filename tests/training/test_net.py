@@ -12,16 +12,9 @@ from skvfusion.training.losses import FusionLoss
 from skvfusion.training.net import FINAL_LR, history_frame, net_outputs, train_net
 from skvfusion.training.seeding import SeededDropout, SeededLinear, generator
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DIM, N_CLASSES = 6, 3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Compute on one thread, which is faster for so little."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class ToyNet(nn.Module):

@@ -1,6 +1,7 @@
 """Building frozen backbones: their names, weights and image sizes, and which of them have the tokens asked for."""
 
 import inspect
+import json
 import os
 import sys
 import threading
@@ -78,10 +79,11 @@ class Backbone:
         return self.model.patch_embed.num_patches + self.model.num_prefix_tokens
 
     @property
-    def final_norm(self):
-        """The norm after the last block; in models that pool patches it stands in the head."""
-        norms = [getattr(self.model, name, None) for name in ("norm", "fc_norm")]
-        return next((norm for norm in norms if norm is not None and not isinstance(norm, nn.Identity)), nn.Identity())
+    def norms(self):
+        """The norms after the last block: of every token, and of a pooled token in models that pool patches."""
+        norms = [getattr(self.model, name, None) or nn.Identity() for name in ("norm", "fc_norm")]
+        # Where there is the first, the second belongs to the classification head.
+        return norms if isinstance(norms[0], nn.Identity) else [norms[0], nn.Identity()]
 
 
 def get_backbone(name, weights, image_size, device):
@@ -109,6 +111,7 @@ def get_backbone(name, weights, image_size, device):
     OSError
         If pretrained weights cannot be downloaded.
     """
+    name = ALIASES.get(name, name)
     source = weights
     if weights not in (None, "random"):
         path = Path(weights).expanduser().resolve()
@@ -140,6 +143,7 @@ def check_tokens(backbone, tokens, name):
         )
 
 
+_FOLDER = "local-dir:"
 _lock = threading.RLock()
 _recent = OrderedDict()
 # GridSearchCV over two backbones alternates between them; more would keep much memory for little.
@@ -171,35 +175,29 @@ def _build_nano(weights, image_size):
 
 
 def _build_timm(name, weights, image_size):
-    name = ALIASES.get(name, name)
-    architecture = name.partition(".")[0]
-    if not name.startswith("local-dir:") and not timm.is_model(architecture):
-        close = timm.list_models(f"*{architecture}*")[:5]
-        raise ValueError(
-            f"backbone={name!r} is neither an alias nor a timm model{f'; close: {close}' if close else ''}. "
-            f"Use {_WITH_CLS}."
-        )
-    if name.startswith("local-dir:") and not Path(name.removeprefix("local-dir:")).is_dir():
-        raise ValueError(f"backbone={name!r}: there is no such folder.")
+    architecture = _architecture(name)
     size = image_size or (224 if "dinov2" in architecture else None)
     arguments = {"num_classes": 0, **({} if size is None else {"img_size": size})}
     try:
         model = timm.create_model(name, pretrained=weights is None, **arguments)
-    except TypeError as error:
+    except (TypeError, AssertionError) as error:
         if image_size is None:
             raise
         raise ValueError(
-            f"backbone={name!r} takes no image_size, as ViTs do; leave image_size=None or use {_WITH_CLS}."
+            f"backbone={name!r} takes no image_size={image_size}: {error or 'not a size it can divide'}. Leave "
+            f"image_size=None or use {_WITH_CLS}."
         ) from error
-    except RuntimeError as error:
-        tags = timm.list_models(f"{architecture}.*", pretrained=True)
-        raise ValueError(f"backbone={name!r} cannot be built: {error} Known: {', '.join(tags) or 'none'}.") from error
-    except OSError as error:
-        raise OSError(
-            f"The pretrained weights of {name!r} can be neither downloaded nor found in the local cache. Without a "
-            "connection, pass weights='/path/to/state_dict.safetensors', backbone='local-dir:/path/to/folder', or "
-            "backbone='nano', whose weights are part of skvfusion."
-        ) from error
+    except Exception as error:
+        if name.startswith(_FOLDER):
+            raise ValueError(f"backbone={name!r}: the folder's model cannot be loaded: {error!r}") from error
+        if isinstance(error, OSError):
+            raise OSError(
+                f"The pretrained weights of {name!r} can be neither downloaded nor found in the local cache. Without a "
+                "connection, pass weights='/path/to/state_dict.safetensors', backbone='local-dir:/path/to/folder', or "
+                "backbone='nano', whose weights are part of skvfusion."
+            ) from error
+        known = ", ".join(timm.list_models(f"{architecture}.*", pretrained=True)) or "none"
+        raise ValueError(f"backbone={name!r} cannot be built: {error} Known pretrained tags: {known}.") from error
     if image_size is not None and hasattr(model, "patch_embed"):
         _check_multiple(image_size, model.patch_embed.patch_size[0], name)
     if weights not in (None, "random"):
@@ -207,14 +205,38 @@ def _build_timm(name, weights, image_size):
     return model
 
 
+def _architecture(name):
+    """Return timm's name of the architecture, without a tag; ValueError if timm does not know it."""
+    if name.startswith(_FOLDER):
+        config = Path(name.removeprefix(_FOLDER)) / "config.json"
+        if not config.is_file():
+            raise ValueError(f"backbone={name!r}: there is no such folder, or it has no config.json, as timm writes.")
+        try:
+            architecture = json.loads(config.read_text())["architecture"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"backbone={name!r}: config.json names no architecture: {error!r}") from error
+    else:
+        architecture = name.partition(".")[0]
+    if not timm.is_model(architecture):
+        close = timm.list_models(f"*{architecture}*")[:5] if architecture else []
+        raise ValueError(
+            f"backbone={name!r} is neither an alias nor a timm model{f'; close: {close}' if close else ''}. "
+            f"Use {_WITH_CLS}."
+        )
+    return architecture
+
+
 def _load_weights(model, path, name):
+    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     try:
         state = load_state_dict(str(path))
+        if convert is not None and name != EMBEDDED:
+            state = convert(state, model)
+        finite = all(torch.isfinite(value).all() for value in state.values())
     except Exception as error:  # a damaged or foreign file can fail in any way
         raise ValueError(f"weights={str(path)!r} is not a state dict that can be read: {error!r}") from error
-    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    if convert is not None and name != EMBEDDED:
-        state = convert(state, model)
+    if not finite:
+        raise ValueError(f"weights={str(path)!r} hold NaN or infinity; they are damaged, or their training diverged.")
     head = model.pretrained_cfg.get("classifier") or "head"
     heads = (head,) if isinstance(head, str) else tuple(head)
     state = {key: value for key, value in state.items() if key.rpartition(".")[0] not in heads}
@@ -231,7 +253,10 @@ def _load_weights(model, path, name):
 
 def _check_tappable(model, name):
     method = getattr(model, "forward_intermediates", None)
-    if method is None or "return_prefix_tokens" not in inspect.signature(method).parameters:
+    taps = method is not None and "return_prefix_tokens" in inspect.signature(method).parameters
+    if not taps or not all(
+        hasattr(model, part) for part in ("blocks", "patch_embed", "num_prefix_tokens", "embed_dim")
+    ):
         raise ValueError(
             f"backbone={name!r} ({type(model).__name__}) is not a ViT whose blocks all carry the same tokens, so "
             f"it has no CLS token per layer. Use {_WITH_CLS}."

@@ -240,16 +240,21 @@ def layer_tokens(backbone, batch, layers, tokens, norm):
     outputs = backbone.model.forward_intermediates(
         batch.to(backbone.device, torch.float32),
         indices=layers,
-        return_prefix_tokens=True,
+        # Some of timm's models fail when asked for prefix tokens that they do not have.
+        return_prefix_tokens=backbone.model.num_prefix_tokens > 0,
         stop_early=True,
         output_fmt="NLC",
         intermediates_only=True,
     )
+    token_norm, pooled_norm = backbone.norms
     stack = []
     for layer, output in zip(layers, outputs, strict=True):
         patches, prefix = output if isinstance(output, tuple) else (output, None)
-        if norm == "all" or (norm == "last" and layer == backbone.depth - 1):
-            patches = backbone.final_norm(patches) if "mean" in tokens else patches
-            prefix = backbone.final_norm(prefix) if "cls" in tokens else prefix
-        stack.append(torch.stack([prefix[:, 0] if token == "cls" else patches.mean(1) for token in tokens], dim=1))
+        normed = norm == "all" or (norm == "last" and layer == backbone.depth - 1)
+        kept = []
+        for token in tokens:
+            values = prefix[:, :1] if token == "cls" else patches
+            pooled = (token_norm(values) if normed else values).mean(1)
+            kept.append(pooled_norm(pooled) if normed else pooled)
+        stack.append(torch.stack(kept, dim=1))
     return torch.stack(stack, dim=1).float().cpu()

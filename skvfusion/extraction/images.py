@@ -142,6 +142,8 @@ def _from_array(array):
 
 
 def _as_rgb(image):
+    if 0 in image.size:
+        raise ValueError(f"its size {image.size} leaves no pixels")
     if image.mode == "F":
         image = _from_array(np.asarray(image))
     elif image.mode.startswith("I"):

@@ -159,7 +159,7 @@ def test_image_size_that_is_no_multiple_of_the_patch_is_refused(backbone, image_
 
 
 def test_image_size_of_a_model_that_takes_none_is_refused():
-    with pytest.raises(ValueError, match=r"'test_convnext' takes no image_size.*leave image_size=None"):
+    with pytest.raises(ValueError, match=r"'test_convnext' takes no image_size=64.*Leave image_size=None"):
         extractor("test_convnext", image_size=64).fit()
 
 
@@ -416,3 +416,49 @@ def test_an_unknown_pretrained_tag_is_refused_with_the_known_ones():
 def test_a_local_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ValueError, match="there is no such folder"):
         LayerwiseFeatureExtractor(f"local-dir:{tmp_path / 'nowhere'}").fit()
+
+
+def test_a_local_folder_without_weights_or_with_broken_settings_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"architecture": "test_vit"}')
+    with pytest.raises(ValueError, match=f"local-dir:{re.escape(str(tmp_path))}.*cannot be loaded"):
+        LayerwiseFeatureExtractor(f"local-dir:{tmp_path}").fit()
+    (tmp_path / "config.json").write_text("{broken")
+    with pytest.raises(ValueError, match=r"config.json names no architecture"):
+        LayerwiseFeatureExtractor(f"local-dir:{tmp_path}").fit()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"pos_embed": torch.zeros(3)},
+        {"patch_embed.proj.weight": torch.zeros(5)},
+        {"cls_token": torch.tensor(torch.nan)},
+    ],
+)
+def test_malformed_weights_are_named(state, tmp_path):
+    save_file(state, tmp_path / "bad.safetensors")
+    with pytest.raises(ValueError, match=r"bad\.safetensors"):
+        LayerwiseFeatureExtractor("test_vit", weights=tmp_path / "bad.safetensors").fit()
+
+
+@pytest.mark.parametrize("name", ["test_vit2", "test_vit4"])
+def test_mean_of_a_model_that_pools_is_its_ordinary_feature(name, rng):
+    extractor = LayerwiseFeatureExtractor(name, weights="random", tokens="mean", device="cpu")
+    image = Image.fromarray(rng.integers(0, 255, (160, 160, 3), dtype=np.uint8))
+    backbone = get_backbone(name, "random", None, torch.device("cpu"))
+    if backbone.model.global_pool != "avg":
+        pytest.fail(f"{name} was expected to pool patches")
+    with torch.no_grad():
+        expected = backbone.model(backbone.transform(image)[None]).numpy()
+    np.testing.assert_allclose(extractor.transform([image])[:, -1], expected, atol=1e-5)
+
+
+def test_a_model_without_prefix_tokens_gives_its_mean():
+    images = np.zeros((1, 32, 32), dtype=np.uint8)
+    stack = LayerwiseFeatureExtractor("test_vit_relpos", weights="random", tokens="mean").transform(images)
+    assert np.isfinite(stack).all()
+
+
+def test_a_size_that_a_hybrid_cannot_take_is_refused():
+    with pytest.raises(ValueError, match="image_size=72"):
+        LayerwiseFeatureExtractor("vit_tiny_r_s16_p8_224", weights="random", image_size=72).fit()

@@ -22,7 +22,9 @@ format: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[plot,test,lint]"
+	# compat: by path, or a script beside a checkout called skvfusion would import the checkout as an empty package
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--config-settings editable_mode=compat -e ".[plot,test,lint]"
 	touch $@
 
 clean:

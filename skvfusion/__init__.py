@@ -1,5 +1,7 @@
 """Fuse all layers of one frozen Vision Transformer into a better classifier than its last layer."""
 
+from importlib.metadata import version
+
 from .display import RecoverabilityDisplay
 from .extraction import LayerwiseFeatureExtractor
 from .fusion import LayerProbeClassifier, VFusionClassifier
@@ -12,3 +14,5 @@ __all__ = [
     "VFusionClassifier",
     "resolve_layers",
 ]
+
+__version__ = version("skvfusion")

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from . import __version__
 from .demo import main as run_demo
 
 
@@ -42,6 +43,7 @@ def _parser():
         description="Fuse all layers of one frozen Vision Transformer into a better classifier.",
         epilog="example: skvfusion demo",
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     demo = commands.add_parser(
         "demo",

@@ -70,7 +70,7 @@ def run_demo(seeds=1, seed=0, device="auto", report=print):
 
 
 def summarise(scores):
-    """Return the table that the demo prints: accuracy in percent and its difference to the last layer's, per method.
+    """Return the table that the demo prints: accuracy in percent and its gain over the last layer's, per method.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def summarise(scores):
         A row per method; means over the seeds, and standard deviations if there are several.
     """
     accuracy = 100 * scores.drop(columns=RECOVERY)
-    table = pd.DataFrame({"accuracy %": accuracy.mean(), "vs last layer": accuracy.sub(accuracy[LAST], axis=0).mean()})
+    table = pd.DataFrame({"accuracy %": accuracy.mean(), "gain": accuracy.sub(accuracy[LAST], axis=0).mean()})
     if len(scores) > 1:
         table.insert(1, "std", accuracy.std())
     return table
@@ -102,14 +102,17 @@ def main(seeds, seed, device, out):
     table = summarise(scores)
     over = f"seed {seed}" if seeds == 1 else f"mean of seeds {seed} to {seed + seeds - 1}"
     print(f"\nTest accuracy, {over}\n")
-    print(table.to_string(float_format="{:.2f}".format, formatters={"vs last layer": "{:+.2f}".format}))
-    print(f"\nRecovery rate: inner layers are right on {scores[RECOVERY].mean():.0%} of the last layer's errors.")
+    print(table.to_string(col_space=12, float_format="{:.2f}".format, formatters={"gain": "{:+.2f}".format}))
+    print("\ngain: percentage points over the last layer, before rounding")
+    print(f"Recovery rate: inner layers are right on {scores[RECOVERY].mean():.0%} of the last layer's errors.")
     print("Probes are logistic regressions; the best layer is chosen by cross-validation on the training half.")
     print(f"Total: {time.perf_counter() - start:.0f} s")
     if out is not None:
         table.to_csv(out / "demo.csv", index_label="method")
         scores.to_csv(out / "demo_seeds.csv")
-        display.plot().figure_.savefig(out / "demo.png")
+        figure = display.plot().figure_
+        figure.suptitle(f"Handwritten digits, backbone 'nano', {over}")
+        figure.savefig(out / "demo.png")
         print(f"Wrote demo.csv, demo_seeds.csv and demo.png into {out}")
 
 

@@ -25,13 +25,15 @@ class RecoverabilityDisplay:
     Attributes
     ----------
     ax_ : matplotlib Axes
+        Where it was drawn; only after ``plot``.
     figure_ : matplotlib Figure
+        The figure of ``ax_``; only after ``plot``.
 
     Examples
     --------
     >>> from skvfusion import RecoverabilityDisplay
     >>> display = RecoverabilityDisplay([0.5, 0.7, 0.8], oracle_accuracy=0.9, fused_accuracy=0.85)
-    >>> display.plot().ax_.get_xlabel()  # doctest: +SKIP
+    >>> display.plot().ax_.get_xlabel()
     'layer'
     """
 
@@ -61,6 +63,14 @@ class RecoverabilityDisplay:
         Returns
         -------
         RecoverabilityDisplay
+
+        Examples
+        --------
+        >>> from skvfusion import RecoverabilityDisplay
+        >>> two_layers = [["cat", "dog", "dog"], ["cat", "cat", "dog"]]
+        >>> display = RecoverabilityDisplay.from_predictions(["cat", "dog", "cat"], two_layers, ["cat", "dog", "dog"])
+        >>> display.layer_accuracy.round(2).tolist()
+        [0.67, 0.33]
         """
         fused = (
             None if fused_predictions is None else float(np.mean(np.asarray(fused_predictions) == np.asarray(y_true)))

@@ -17,8 +17,7 @@ def resolve_layers(layers, n_layers):
 
     Parameters
     ----------
-    layers : {"all", "second_half", "strided", "strided:STEP", "quarterly", "last", "last:COUNT"}, int, \
-            list of int, or slice
+    layers : str, int, list of int or slice
         Which layers to keep. Indices are 0-based; negative ones count from the deepest layer.
 
         - ``"all"``: every layer (VFusion's holistic selection).

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
+import skvfusion
 from skvfusion import cli, demo
 
 
@@ -203,3 +204,8 @@ def test_as_a_module():
     assert done.returncode == 0
     assert done.stdout.startswith("usage: skvfusion")
     assert done.stderr == ""
+
+
+def test_version(capsys):
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out.split() == ["skvfusion", skvfusion.__version__]

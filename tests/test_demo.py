@@ -108,17 +108,17 @@ def made_up_scores(n):
 def test_summary_of_one_seed():
     table = demo.summarise(made_up_scores(1))
     assert table.index.tolist() == METHODS
-    assert table.columns.tolist() == ["accuracy %", "vs last layer"]
+    assert table.columns.tolist() == ["accuracy %", "gain"]
     np.testing.assert_allclose(table["accuracy %"], [80, 81, 82, 83, 90, 95])
-    np.testing.assert_allclose(table["vs last layer"], [0, 1, 2, 3, 10, 15], atol=1e-9)
+    np.testing.assert_allclose(table["gain"], [0, 1, 2, 3, 10, 15], atol=1e-9)
 
 
 def test_summary_of_several_seeds_has_means_and_standard_deviations():
     table = demo.summarise(made_up_scores(2))
-    assert table.columns.tolist() == ["accuracy %", "std", "vs last layer"]
+    assert table.columns.tolist() == ["accuracy %", "std", "gain"]
     np.testing.assert_allclose(table["accuracy %"], [75, 78, 77, 77, 85, 90])
     np.testing.assert_allclose(table["std"], np.std([80, 70], ddof=1) * np.array([1, 0.6, 1, 1.2, 1, 1]))
-    np.testing.assert_allclose(table["vs last layer"], [0, 3, 2, 2, 10, 15], atol=1e-9)
+    np.testing.assert_allclose(table["gain"], [0, 3, 2, 2, 10, 15], atol=1e-9)
 
 
 def test_summary_leaves_the_scores_alone():

@@ -35,9 +35,12 @@ class LayerProbeClassifier(BaseStackClassifier):
         samples if these are fewer, so that no fold trains on a single class.
     n_jobs : int, default=None
         Parallel jobs for ``layer="best"``, as in joblib.
-    hidden, latent_dim, dropout, orthogonality, orthogonality_kind, max_epochs, lr, weight_decay, batch_size, \
-    early_stopping, validation_fraction, patience, device, verbose, callbacks
-        Of the MLP, as in :class:`VFusionClassifier`.
+    hidden, latent_dim, dropout, orthogonality, orthogonality_kind
+        The MLP's shape and penalty, as in :class:`VFusionClassifier`.
+    max_epochs, lr, weight_decay, batch_size, early_stopping, validation_fraction, patience
+        The MLP's training, as in :class:`VFusionClassifier`.
+    device, verbose, callbacks
+        Where the MLP is trained and what is shown of it, as in :class:`VFusionClassifier`.
     scaling : {"standard", "layer", "token", None}, default="layer"
         Input scaling of either probe, as in :class:`VFusionClassifier`.
     n_layers : int, default=None

@@ -229,7 +229,7 @@ def _architecture(name):
 def _load_weights(model, path, name):
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     try:
-        state = load_state_dict(str(path))
+        state = load_state_dict(str(path), weights_only=True)
         if convert is not None and name != EMBEDDED:
             state = convert(state, model)
         finite = all(torch.isfinite(value).all() for value in state.values())

@@ -22,7 +22,6 @@ ESTIMATORS = [
     expected_failed_checks=lambda estimator: next(
         expected for known, expected in ESTIMATORS if repr(known) == repr(estimator)
     ),
-    xfail_strict=True,
 )
 def test_scikit_learn_check(estimator, check):
     check(estimator)

@@ -11,7 +11,7 @@ from skorch.helper import predefined_split
 
 from .batches import BatchIterator
 
-# The annealed learning rate ends here rather than at 0, so that the last epochs still count (vfusion.md's reading).
+# The annealed learning rate ends here rather than at 0, so that the last epochs still count.
 FINAL_LR = 1e-6
 INFERENCE_BATCH = 1024
 

@@ -14,7 +14,7 @@ from .devices import resolve_device
 from .display import RecoverabilityDisplay, new_figure
 from .extraction import LayerwiseFeatureExtractor
 from .fusion import LayerProbeClassifier, VFusionClassifier
-from .recoverability import oracle_accuracy, recovery_rate
+from .recoverability import layer_accuracy, oracle_accuracy, recovery_rate
 
 LAST = "last layer"
 LAST_MLP = "last layer, VFusion's own MLP"
@@ -131,7 +131,7 @@ def _run_seed(X, y, seed, device, report):
         fused = VFusionClassifier(device=device, random_state=seed).fit(X_train, y_train)
     classes = probes[0].classes_
     predictions = classes[probabilities.argmax(axis=2)]
-    accuracies = (predictions == y_test).mean(axis=1)
+    accuracies = layer_accuracy(predictions, y_test)
     return {
         LAST: accuracies[-1],
         LAST_MLP: mlp.score(X_test, y_test),

@@ -15,8 +15,8 @@ from .backbones import check_tokens, get_backbone
 from .images import ImageSequence
 
 # Tokens in a batch: 8 images of a ViT-S/14 at 224 pixels, which is near the best on a CPU; a GPU wants more at once.
-_TOKENS_PER_BATCH = {"cpu": 2056}
-_TOKENS_PER_BATCH_GPU = 2**15
+_CPU_TOKENS = 8 * 257
+_GPU_TOKENS = 2**15
 
 
 class LayerwiseFeatureExtractor(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
@@ -203,7 +203,8 @@ class LayerwiseFeatureExtractor(TransformerMixin, BaseEstimator, auto_wrap_outpu
     def _batch_size(self, backbone):
         if self.batch_size != "auto":
             return self.batch_size
-        return max(1, _TOKENS_PER_BATCH.get(backbone.device.type, _TOKENS_PER_BATCH_GPU) // backbone.n_tokens)
+        budget = _CPU_TOKENS if backbone.device.type == "cpu" else _GPU_TOKENS
+        return max(1, budget // backbone.n_tokens)
 
     def __sklearn_tags__(self):
         """Say that images come in, not a table, and that nothing has to be learned first."""

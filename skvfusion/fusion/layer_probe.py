@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, check_cv
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ..layers import resolve_layers
+from ..layers import resolve_layers, take_layers
 from ..training.scaling import scale, scaling_statistics
 from ..training.seeding import draw_seed
 from .base import BaseStackClassifier
@@ -147,7 +147,7 @@ class LayerProbeClassifier(BaseStackClassifier):
             self.layer_ = int(len(self.layer_scores_) - 1 - self.layer_scores_[::-1].argmax())
         else:
             self.layer_ = resolve_layers(self.layer, stack.shape[1])[0]
-        stack = stack[:, [self.layer_]]
+        stack = take_layers(stack, [self.layer_])
         if self.probe == "mlp":
             self.probe_ = self._mlp().fit(_squeeze(stack), codes, sample_weight=weight)
         else:
@@ -156,7 +156,7 @@ class LayerProbeClassifier(BaseStackClassifier):
             self.probe_ = probe.fit(self._scaled(stack), codes, sample_weight=weight)
 
     def _logits(self, stack):
-        stack = stack[:, [self.layer_]]
+        stack = take_layers(stack, [self.layer_])
         if isinstance(self.probe_, VFusionClassifier):
             return self.probe_._logits(stack)
         scores = self.probe_.decision_function(self._scaled(stack))
@@ -177,7 +177,7 @@ class LayerProbeClassifier(BaseStackClassifier):
         folds = self._folds(codes, weight, seed)
         probe = clone(self).set_params(layer=-1, class_weight=None, n_layers=None, random_state=seed)
         scores = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fold_accuracy)(clone(probe), _squeeze(stack[:, [layer]]), codes, weight, train, test)
+            delayed(_fold_accuracy)(clone(probe), _squeeze(take_layers(stack, [layer])), codes, weight, train, test)
             for layer in range(stack.shape[1])
             for train, test in folds
         )

@@ -73,9 +73,8 @@ def check_finite(stack):
             value = stack[start + sample, layer, token, dim]
             kind = "NaN" if np.isnan(value) else "infinity or a value too large for dtype('float32')"
             raise ValueError(
-                f"Input X contains {kind}: sample {start + sample}, layer {layer}, dimension {dim} is {value} "
-                f"({bad.any(axis=(1, 2, 3)).sum()} bad samples near it). Drop or repair these samples first; NaN rows "
-                "often come from images that could not be read."
+                f"Input X contains {kind}: sample {start + sample}, layer {layer}, dimension {dim} is {value}. Drop or "
+                "repair such samples first; NaN rows often come from images that could not be read."
             )
 
 
@@ -116,11 +115,13 @@ def combine_weights(class_weight, classes, codes, sample_weight):
     weight = np.ones(len(codes)) if sample_weight is None else sample_weight.copy()
     if not np.isfinite(weight.sum()):
         raise ValueError("The sum of sample_weight is infinite; divide the weights by their maximum.")
-    if isinstance(class_weight, str) and class_weight == "balanced":
-        totals = np.bincount(codes, weights=weight, minlength=len(classes))
-        weight *= (weight.sum() / (len(classes) * totals))[codes]
-    elif class_weight is not None:
-        weight *= compute_class_weight(class_weight, classes=classes, y=classes[codes])[codes]
+    # Samples of weight 0 are absent, so a class that has no others must not count either.
+    counted = np.flatnonzero(weight)
+    present, positions = np.unique(codes[counted], return_inverse=True)
+    by_class = compute_class_weight(
+        class_weight, classes=classes[present], y=classes[codes[counted]], sample_weight=weight[counted]
+    )
+    weight[counted] *= by_class[positions]
     if not (np.isfinite(weight.sum()) and weight.min() >= 0):
         raise ValueError(
             f"class_weight={class_weight!r} and sample_weight make weights from {weight.min():g} to {weight.max():g}; "

@@ -376,6 +376,16 @@ def test_weights_that_leave_one_class(classifier, make_stack):
 
 
 @every_classifier
+def test_balancing_ignores_a_class_without_weight(classifier, make_stack):
+    X, y = make_stack()
+    keep = y != 2
+    model = clone(classifier).set_params(class_weight="balanced", max_epochs=60)
+    model.fit(X, y, sample_weight=keep.astype(float))
+    assert np.isfinite(model.predict_proba(X)).all()
+    assert model.score(X[keep], y[keep]) > 0.8
+
+
+@every_classifier
 def test_class_weights_that_leave_one_class(classifier, make_stack):
     X, y = make_stack()
     with pytest.raises(ValueError, match="at least 2 classes; got 1 class with a positive weight"):

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..devices import resolve_device
 from ..layers import resolve_layers, take_layers
 from ..training.batches import StackDataset, resolve_batch_size, split_validation
-from ..training.losses import PENALTIES, FusionLoss
+from ..training.losses import FusionLoss
 from ..training.net import history_frame, net_outputs, train_net
 from ..training.scaling import SCALINGS, scaling_statistics
 from ..training.seeding import draw_seed, spawn_seeds
@@ -165,7 +165,8 @@ class BaseTorchClassifier(BaseStackClassifier):
     """A classifier trained by the shared engine.
 
     Subclasses implement ``_module(n_layers, n_tokens, dim, n_classes, seed)``, which returns a module class and its
-    parameters. The module has an ``InputScaling`` called ``scaling`` and returns ``(logits, latent)``.
+    parameters. The module has an ``InputScaling`` called ``scaling`` and returns ``(logits, something else)``. They may
+    override ``_criterion`` and ``_engine_options``.
     """
 
     _fitted_last = "net_"
@@ -181,8 +182,6 @@ class BaseTorchClassifier(BaseStackClassifier):
         "early_stopping": ["boolean", StrOptions({"auto"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
         "patience": [POSITIVE_INT],
-        "orthogonality": [Interval(Real, 0, None, closed="left")],
-        "orthogonality_kind": [StrOptions(set(PENALTIES))],
         "device": [str, torch.device],
         "callbacks": [list, None],
         "verbose": ["verbose"],
@@ -203,8 +202,7 @@ class BaseTorchClassifier(BaseStackClassifier):
         net = train_net(
             module,
             params,
-            FusionLoss,
-            {"orthogonality": self.orthogonality, "orthogonality_kind": self.orthogonality_kind},
+            *self._criterion(),
             StackDataset(stack, train, codes, weight),
             None if valid is None else StackDataset(stack, valid, codes, weight),
             prepare=lambda module: module.scaling.set_statistics(*statistics),
@@ -217,6 +215,7 @@ class BaseTorchClassifier(BaseStackClassifier):
             seed=order_seed,
             callbacks=self.callbacks,
             verbose=self.verbose,
+            **self._engine_options(),
         )
         self.history_ = history_frame(net)
         self.n_iter_ = len(self.history_)
@@ -236,3 +235,11 @@ class BaseTorchClassifier(BaseStackClassifier):
     @abstractmethod
     def _module(self, n_layers, n_tokens, dim, n_classes, seed):
         """Return the module's class and its constructor parameters."""
+
+    def _criterion(self):
+        """Return the loss's class and its constructor parameters."""
+        return FusionLoss, {}
+
+    def _engine_options(self):
+        """Return further arguments of :func:`skvfusion.training.net.train_net`."""
+        return {}

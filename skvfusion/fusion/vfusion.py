@@ -3,10 +3,11 @@
 from numbers import Integral, Real
 
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from ..training.losses import PENALTIES, FusionLoss
 from ..training.scaling import InputScaling
 from ..training.seeding import SeededDropout, SeededLinear, generator
 from .base import BaseTorchClassifier
@@ -142,6 +143,8 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         "hidden": [Interval(Integral, 3, None, closed="left")],
         "latent_dim": [Interval(Integral, 3, None, closed="left")],
         "dropout": [Interval(Real, 0, 1, closed="left")],
+        "orthogonality": [Interval(Real, 0, None, closed="left")],
+        "orthogonality_kind": [StrOptions(set(PENALTIES))],
     }
 
     def __init__(
@@ -221,3 +224,6 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
             "dropout": self.dropout,
             "seed": seed,
         }
+
+    def _criterion(self):
+        return FusionLoss, {"orthogonality": self.orthogonality, "orthogonality_kind": self.orthogonality_kind}

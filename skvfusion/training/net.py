@@ -6,7 +6,7 @@ import warnings
 import pandas as pd
 import torch
 from skorch import NeuralNet
-from skorch.callbacks import EarlyStopping, LRScheduler
+from skorch.callbacks import EarlyStopping, GradientNormClipping, LRScheduler
 from skorch.helper import predefined_split
 
 from .batches import BatchIterator
@@ -34,6 +34,8 @@ def train_net(
     seed,
     callbacks,
     verbose,
+    min_steps=0,
+    gradient_clip=None,
 ):
     """Train a module and return its skorch net.
 
@@ -52,6 +54,10 @@ def train_net(
         Called with the initialised module before training, to set what was learned from data by other means.
     seed : int
         Seed of the order of the samples.
+    min_steps : int, default=0
+        ``max_epochs`` is raised until there are at least so many steps.
+    gradient_clip : float, default=None
+        The largest norm of the gradient of all parameters together; longer ones are shortened to it.
 
     Returns
     -------
@@ -64,6 +70,7 @@ def train_net(
         If training diverged.
     """
     n_batches = len(BatchIterator(train, batch_size, shuffle=True))
+    max_epochs = max(max_epochs, -(-min_steps // n_batches))
     schedule = LRScheduler(
         torch.optim.lr_scheduler.CosineAnnealingLR,
         T_max=max(1, max_epochs * n_batches),
@@ -71,10 +78,13 @@ def train_net(
         step_every="batch",
     )
     own = [("lr_scheduler", schedule)]
+    if gradient_clip is not None:
+        own.append(("gradient_clip", GradientNormClipping(gradient_clip)))
+    stopping = []
     if valid is not None:
         # Every fall of the loss counts, however small.
-        stopping = EarlyStopping(patience=patience, threshold=0, load_best=True, sink=_silent)
-        own.append(("early_stopping", stopping))
+        early_stopping = EarlyStopping(patience=patience, threshold=0, load_best=True, sink=_silent)
+        stopping = [("early_stopping", early_stopping)]
     net = NeuralNet(
         module,
         criterion,
@@ -93,7 +103,7 @@ def train_net(
         train_split=None if valid is None else predefined_split(valid),
         # The caller's callbacks as copies, because skorch changes them; before early stopping, which ends an epoch for
         # those that come after it.
-        callbacks=[*own[:1], *copy.deepcopy(list(callbacks or [])), *own[1:]],
+        callbacks=[*own, *copy.deepcopy(list(callbacks or [])), *stopping],
         device=device,
         verbose=verbose,
     )
@@ -102,8 +112,8 @@ def train_net(
         net.initialize()
         prepare(net.module_)
         net.partial_fit(train, None)
-    _check_outcome(net, dict(own).get("early_stopping"))
-    _forget_training_state(net, [name for name, _ in own])
+    _check_outcome(net, dict(stopping).get("early_stopping"))
+    _forget_training_state(net, [name for name, _ in own + stopping])
     return net
 
 

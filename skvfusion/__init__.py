@@ -6,13 +6,16 @@ from .display import RecoverabilityDisplay
 from .extraction import LayerwiseFeatureExtractor
 from .fusion import LayerProbeClassifier, VFusionClassifier
 from .layers import resolve_layers
+from .persistence import load, save
 
 __all__ = [
     "LayerProbeClassifier",
     "LayerwiseFeatureExtractor",
     "RecoverabilityDisplay",
     "VFusionClassifier",
+    "load",
     "resolve_layers",
+    "save",
 ]
 
 __version__ = version("skvfusion")

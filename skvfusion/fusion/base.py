@@ -217,9 +217,13 @@ class BaseTorchClassifier(BaseStackClassifier):
             verbose=self.verbose,
             **self._engine_options(),
         )
-        self.history_ = history_frame(net)
-        self.n_iter_ = len(self.history_)
+        self.n_iter_ = len(net.history)
         self.net_ = net
+
+    @property
+    def history_(self):
+        """A row per epoch, made from the net's history: a DataFrame could not be part of a model file."""
+        return history_frame(self.net_)
 
     @property
     def device_(self):

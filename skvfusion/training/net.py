@@ -3,17 +3,80 @@
 import copy
 import warnings
 
+import numpy as np
 import pandas as pd
 import torch
 from skorch import NeuralNet
 from skorch.callbacks import EarlyStopping, GradientNormClipping, LRScheduler
+from skorch.exceptions import DeviceWarning
 from skorch.helper import predefined_split
+from skorch.history import History
+from torch import nn
 
+from ..devices import resolve_device
 from .batches import BatchIterator
 
 # The annealed learning rate ends here rather than at 0, so that the last epochs still count.
 FINAL_LR = 1e-6
 INFERENCE_BATCH = 1024
+
+
+class FusionNet(NeuralNet):
+    """A skorch net with this engine's optimiser and iterators, whose pickle is plain Python and numpy.
+
+    A pickle, copy or model file holds the classes of module and loss with their parameters, the weights as arrays, the
+    history without its batches and a few numbers. What only training needs (optimiser state, data, callbacks) is left
+    out; loading makes it anew, so that the net can be trained further.
+    """
+
+    _fixed_params = {
+        "optimizer": torch.optim.AdamW,
+        "iterator_train": BatchIterator,
+        "iterator_train__shuffle": True,
+        "iterator_valid": BatchIterator,
+        "iterator_valid__batch_size": INFERENCE_BATCH,
+        "train_split": None,
+    }
+    _kept_params = ("lr", "max_epochs", "batch_size", "verbose", "optimizer__weight_decay", "iterator_train__seed")
+
+    def __init__(self, module, criterion, **params):
+        super().__init__(module, criterion, **self._fixed_params | params)
+
+    def __getstate__(self):
+        return {
+            "module": self.module,
+            "module_params": self.get_params_for("module"),
+            "criterion": self.criterion,
+            "criterion_params": self.get_params_for("criterion"),
+            "params": {name: getattr(self, name) for name in self._kept_params},
+            "device": str(self.device),
+            "training": self.module_.training,
+            "weights": {name: value.numpy(force=True) for name, value in self.module_.state_dict().items()},
+            "history": [{name: _plain(value) for name, value in epoch.items()} for epoch in _epochs(self)],
+        }
+
+    def __setstate__(self, state):
+        # A model file may name any class of the package here; what is called below must be a module.
+        for part in ("module", "criterion"):
+            found = state[part] if isinstance(state[part], type) else type(state[part])
+            if found is not state[part] or not issubclass(found, nn.Module):
+                raise ValueError(f"The net's {part} must be a class of torch modules; got {found}.")
+        self.__init__(
+            state["module"],
+            state["criterion"],
+            **{f"module__{name}": value for name, value in state["module_params"].items()},
+            **{f"criterion__{name}": value for name, value in state["criterion_params"].items()},
+            **{name: state["params"][name] for name in self._kept_params},
+            device=_device_for(state["device"]),
+        )
+        # As in training: the caller may be in inference mode.
+        with torch.inference_mode(False):
+            self.initialize()
+            # Copies, because tensors cannot share the memory of arrays that are read-only, as joblib's memory maps are.
+            weights = {name: torch.tensor(value) for name, value in state["weights"].items()}
+            self.module_.load_state_dict(weights)
+        self.module_.train(state["training"])
+        self.history_ = History({**epoch, "batches": []} for epoch in state["history"])
 
 
 def train_net(
@@ -36,6 +99,7 @@ def train_net(
     verbose,
     min_steps=0,
     gradient_clip=None,
+    early_stopping=None,
 ):
     """Train a module and return its skorch net.
 
@@ -58,10 +122,12 @@ def train_net(
         ``max_epochs`` is raised until there are at least so many steps.
     gradient_clip : float, default=None
         The largest norm of the gradient of all parameters together; longer ones are shortened to it.
+    early_stopping : skorch callback, default=None
+        Takes the place of skorch's own with a validation set; has ``misses_`` and ``patience`` too.
 
     Returns
     -------
-    skorch.NeuralNet
+    FusionNet
         Trained, without optimiser state.
 
     Raises
@@ -83,23 +149,19 @@ def train_net(
     stopping = []
     if valid is not None:
         # Every fall of the loss counts, however small.
-        early_stopping = EarlyStopping(patience=patience, threshold=0, load_best=True, sink=_silent)
+        if early_stopping is None:
+            early_stopping = EarlyStopping(patience=patience, threshold=0, load_best=True, sink=_silent)
         stopping = [("early_stopping", early_stopping)]
-    net = NeuralNet(
+    net = FusionNet(
         module,
         criterion,
         **{f"module__{name}": value for name, value in module_params.items()},
         **{f"criterion__{name}": value for name, value in criterion_params.items()},
-        optimizer=torch.optim.AdamW,
         optimizer__weight_decay=weight_decay,
         lr=lr,
         max_epochs=max_epochs,
         batch_size=batch_size,
-        iterator_train=BatchIterator,
-        iterator_train__shuffle=True,
         iterator_train__seed=seed,
-        iterator_valid=BatchIterator,
-        iterator_valid__batch_size=INFERENCE_BATCH,
         train_split=None if valid is None else predefined_split(valid),
         # The caller's callbacks as copies, because skorch changes them; before early stopping, which ends an epoch for
         # those that come after it.
@@ -127,14 +189,41 @@ def net_outputs(net, dataset, output):
     dtype = torch.float64 if device.type == "cpu" else torch.float32
     module = copy.deepcopy(net.module_).to(dtype).eval()
     with torch.inference_mode():
-        parts = [module(X.to(device, dtype))[output].cpu().double() for X, _ in BatchIterator(dataset, INFERENCE_BATCH)]
+        parts = [
+            _call(module, X, device, dtype)[output].cpu().double() for X, _ in BatchIterator(dataset, INFERENCE_BATCH)
+        ]
     return torch.cat(parts).numpy()
+
+
+def _call(module, X, device, dtype):
+    """Call a module as skorch does: a dict of inputs by name."""
+    if isinstance(X, dict):
+        return module(**{name: value.to(device, dtype) for name, value in X.items()})
+    return module(X.to(device, dtype))
 
 
 def history_frame(net):
     """Return the net's history as a DataFrame, one row per epoch, without the per-batch records."""
-    rows = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(_epochs(net))
+
+
+def _epochs(net):
+    return [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
+
+
+def _plain(value):
+    """Turn a numpy number into one of Python, which takes no member of its own in a model file."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _device_for(device):
+    """Return the device a net was on, or the CPU with a warning where it does not exist."""
+    try:
+        return str(resolve_device(device))
+    except ValueError:
+        message = f"The model was fitted on {device}, which is not available here; it is loaded on the CPU."
+        warnings.warn(message, DeviceWarning, stacklevel=2)
+        return "cpu"
 
 
 def _check_outcome(net, early_stopping):

@@ -1,15 +1,21 @@
+import copy
+import io
 import pickle
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from skorch.callbacks import Callback
+from skorch.exceptions import DeviceWarning
 from torch import nn
 
 from skvfusion.training.batches import StackDataset
 from skvfusion.training.losses import FusionLoss
-from skvfusion.training.net import FINAL_LR, history_frame, net_outputs, train_net
+from skvfusion.training.net import FINAL_LR, FusionNet, history_frame, net_outputs, train_net
 from skvfusion.training.seeding import SeededDropout, SeededLinear, generator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,6 +35,18 @@ class ToyNet(nn.Module):
     def forward(self, X):
         latent = self.hidden(X)
         return self.head(latent), latent
+
+
+class CountingNet(ToyNet):
+    """Counts the batches of training in a buffer without dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, X):
+        self.count += self.training
+        return super().forward(X)
 
 
 class Interrupt(Callback):
@@ -82,7 +100,7 @@ def dataset(*args, weight=None, **kwargs):
     return StackDataset(X, y=y, sample_weight=weight)
 
 
-def train(train=None, valid=None, prepare=lambda module: None, module_params=None, **params):
+def train(train=None, valid=None, prepare=lambda module: None, module_params=None, module=ToyNet, **params):
     defaults = {
         "max_epochs": 15,
         "lr": 0.01,
@@ -95,7 +113,7 @@ def train(train=None, valid=None, prepare=lambda module: None, module_params=Non
         "verbose": 0,
     }
     return train_net(
-        ToyNet,
+        module,
         module_params or {},
         FusionLoss,
         {"orthogonality": 0.1},
@@ -278,11 +296,139 @@ def test_a_pickle_does_not_grow_with_the_data(with_validation):
     assert abs(size(5000) - size(50)) < 200
 
 
-def test_a_net_pickles_and_predicts_the_same():
-    net = train(valid=dataset(60, seed=2))
-    loaded = pickle.loads(pickle.dumps(net))
+class PlainUnpickler(pickle.Unpickler):
+    """Load nothing of torch, and nothing of skorch."""
+
+    def find_class(self, module, name):
+        assert module.partition(".")[0] not in ("torch", "skorch"), f"{module}.{name}"
+        return super().find_class(module, name)
+
+
+def through_joblib(net):
+    file = io.BytesIO()
+    joblib.dump(net, file)
+    return joblib.load(io.BytesIO(file.getvalue()))
+
+
+COPIES = {
+    "pickle": lambda net: pickle.loads(pickle.dumps(net)),
+    "protocol 2": lambda net: pickle.loads(pickle.dumps(net, protocol=2)),
+    "plain": lambda net: PlainUnpickler(io.BytesIO(pickle.dumps(net))).load(),
+    "joblib": through_joblib,
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+}
+
+
+@pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES.keys())
+@pytest.mark.parametrize("with_validation", [False, True])
+def test_a_copied_net_predicts_the_same(with_validation, duplicate, global_rngs_untouched):
+    net = train(valid=dataset(60, seed=2) if with_validation else None, callbacks=[Recorder()], max_epochs=3)
+    loaded = duplicate(net)
     data = dataset(30, seed=3)
-    np.testing.assert_array_equal(net_outputs(loaded, data, 0), net_outputs(net, data, 0))
+    for output in (0, 1):
+        np.testing.assert_array_equal(net_outputs(loaded, data, output), net_outputs(net, data, output))
+    assert same_weights(loaded, net)
+    pd.testing.assert_frame_equal(history_frame(loaded), history_frame(net))
+    assert type(loaded) is type(net)
+    assert loaded.module_.training == net.module_.training
+    assert (loaded.lr, loaded.max_epochs, loaded.batch_size) == (net.lr, net.max_epochs, net.batch_size)
+    assert str(loaded.device) == "cpu"
+    assert repr(loaded.module_) == repr(net.module_)
+
+
+def test_a_copied_net_shares_no_memory():
+    net = train(max_epochs=1)
+    before = weights(net)
+    for duplicate in COPIES.values():
+        with torch.no_grad():
+            duplicate(net).module_.head.weight.zero_()
+    assert all(torch.equal(value, before[name]) for name, value in weights(net).items())
+
+
+def test_a_net_loads_from_a_memory_map(tmp_path):
+    net = train(max_epochs=1)
+    joblib.dump(net, tmp_path / "net.joblib")
+    assert same_weights(joblib.load(tmp_path / "net.joblib", mmap_mode="r"), net)
+
+
+def test_a_pickle_holds_the_weights_and_little_more():
+    net = train(valid=dataset(60, seed=2), callbacks=[Recorder()], max_epochs=3)
+    n_bytes = sum(value.numel() * value.element_size() for value in net.module_.state_dict().values())
+    assert len(pickle.dumps(net)) < n_bytes + 3000
+
+
+def test_a_pickle_keeps_buffers_in_their_dtype():
+    net = train(max_epochs=1, module=CountingNet)
+    loaded = pickle.loads(pickle.dumps(net))
+    assert loaded.module_.count.dtype == torch.int64
+    assert loaded.module_.count.shape == ()
+    assert loaded.module_.count > 0
+    assert same_weights(loaded, net)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_pickle_keeps_the_mode(training):
+    net = train(max_epochs=1)
+    net.module_.train(training)
+    assert pickle.loads(pickle.dumps(net)).module_.training == training
+
+
+def test_the_history_survives_without_batches_and_in_plain_python():
+    net = train(max_epochs=2)
+    net.history[-1]["mine"] = np.float64(0.5)
+    loaded = pickle.loads(pickle.dumps(net))
+    assert loaded.history[:, "train_loss"] == net.history[:, "train_loss"]
+    assert type(loaded.history[-1]["mine"]) is float
+    assert loaded.history[-1]["batches"] == []
+    assert len(net.history[-1]["batches"]) == 3
+
+
+def test_nets_load_in_threads():
+    net = train(max_epochs=1)
+    data = pickle.dumps(net)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(same_weights(loaded, net) for loaded in pool.map(pickle.loads, [data] * 16))
+
+
+def test_a_loaded_net_can_be_trained_further():
+    loaded = pickle.loads(pickle.dumps(train(max_epochs=2)))
+    before = weights(loaded)
+    loaded.partial_fit(dataset(100), None)
+    assert len(loaded.history) == 4
+    assert not torch.equal(weights(loaded)["head.weight"], before["head.weight"])
+
+
+def test_a_net_loads_in_inference_mode_as_otherwise():
+    data = pickle.dumps(train(max_epochs=1))
+    with torch.inference_mode():
+        loaded = pickle.loads(data)
+    assert not any(parameter.is_inference() for parameter in loaded.module_.parameters())
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "cuda" if not torch.cuda.is_available() else "cuda:98", "warp"])
+def test_a_net_from_a_device_that_is_not_here_loads_on_the_cpu(device):
+    net = train(max_epochs=1)
+    data = dataset(30, seed=3)
+    expected = net_outputs(net, data, 0)
+    net.device = device
+    pickled = pickle.dumps(net)
+    with pytest.warns(DeviceWarning, match=f"fitted on {device}, which is not available here") as record:
+        loaded = pickle.loads(pickled)
+    assert len(record) == 1
+    assert loaded.device == "cpu"
+    np.testing.assert_array_equal(net_outputs(loaded, data, 0), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pickle.loads(pickle.dumps(loaded))
+
+
+@pytest.mark.parametrize("part", ["module", "criterion"])
+@pytest.mark.parametrize("value", [print, int, "ToyNet", StackDataset, nn.GELU()])
+def test_only_classes_of_modules_are_built_from_a_state(part, value):
+    state = train(max_epochs=1).__getstate__() | {part: value}
+    with pytest.raises(ValueError, match=f"The net's {part} must be a class of torch modules"):
+        FusionNet.__new__(FusionNet).__setstate__(state)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -4,11 +4,12 @@ from importlib.metadata import version
 
 from .display import RecoverabilityDisplay
 from .extraction import LayerwiseFeatureExtractor
-from .fusion import LayerProbeClassifier, VFusionClassifier
+from .fusion import AttentiveFusionClassifier, LayerProbeClassifier, VFusionClassifier
 from .layers import resolve_layers
 from .persistence import load, save
 
 __all__ = [
+    "AttentiveFusionClassifier",
     "LayerProbeClassifier",
     "LayerwiseFeatureExtractor",
     "RecoverabilityDisplay",

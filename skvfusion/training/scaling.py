@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-SCALINGS = ("standard", "layer", "token", None)
+SCALINGS = ("standard", "layer", "token", "l2", None)
 
 # Rows are read in blocks of about this many numbers, so that a memory map is never loaded whole.
 _BLOCK = 2**22
@@ -19,10 +19,10 @@ def scaling_statistics(X, rows, kind, sample_weight=None):
         Layer stacks.
     rows : array of int
         The training rows.
-    kind : {"standard", "layer", "token", None}
+    kind : {"standard", "layer", "token", "l2", None}
         ``"standard"``: every dimension's mean and standard deviation. ``"layer"``: every dimension's mean, and for each
         (layer, token) one number, the root mean square of its centred dimensions, which keeps the dimensions' relative
-        scales. The other two need no statistics.
+        scales. The others need no statistics.
     sample_weight : array of shape (n_samples,), default=None
         Weights of all samples.
 
@@ -50,13 +50,16 @@ def scaling_statistics(X, rows, kind, sample_weight=None):
 def scale(X, kind, mean, divisor):
     """Scale stacks of shape (n_samples, n_layers, n_tokens, dim), numpy or torch alike.
 
-    ``"token"`` is a LayerNorm without parameters over each token; None leaves the numbers as they are.
+    ``"token"`` is a LayerNorm without parameters over each token, ``"l2"`` divides each token by its Euclidean length
+    (a zero token stays zero); None leaves the numbers as they are.
     """
     if kind in ("standard", "layer"):
         return (X - mean) / divisor
     if kind == "token":
         centred = X - X.mean(-1, keepdims=True)
         return centred / (centred**2).mean(-1, keepdims=True).clip(1e-30) ** 0.5
+    if kind == "l2":
+        return X / (X**2).sum(-1, keepdims=True).clip(1e-30) ** 0.5
     return X
 
 

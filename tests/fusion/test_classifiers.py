@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
-from skvfusion import LayerProbeClassifier, VFusionClassifier
+from skvfusion import AttentiveFusionClassifier, LayerProbeClassifier, VFusionClassifier
 
 FAST = {"max_epochs": 15, "hidden": 32, "latent_dim": 8, "random_state": 0}
 CLASSIFIERS = [
@@ -27,13 +27,16 @@ CLASSIFIERS = [
     pytest.param(LayerProbeClassifier(layer=2, random_state=0), id="linear"),
     pytest.param(LayerProbeClassifier(layer="best", cv=3, random_state=0), id="best"),
     pytest.param(LayerProbeClassifier(layer=2, probe="mlp", **FAST), id="mlp"),
+    pytest.param(AttentiveFusionClassifier(min_steps=60, max_epochs=15, lr=0.01, random_state=0), id="alf"),
 ]
 every_classifier = pytest.mark.parametrize("classifier", CLASSIFIERS)
 
 
 @every_classifier
-def test_learns_what_one_layer_knows(classifier, make_stack):
+def test_learns_what_one_layer_knows(classifier, make_stack, rng):
     X, y = make_stack(n_per_class=60)
+    # Layers differ in their means, as those of a backbone do: attention, which gets no layer numbers, needs that.
+    X += 2 * rng.normal(size=X.shape[1:]).astype(np.float32)
     assert clone(classifier).set_params(max_epochs=60).fit(X[:120], y[:120]).score(X[120:], y[120:]) > 0.85
 
 

@@ -1,7 +1,7 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skvfusion import LayerProbeClassifier, VFusionClassifier
+from skvfusion import AttentiveFusionClassifier, LayerProbeClassifier, VFusionClassifier
 
 MINIBATCHES = {
     "check_sample_weight_equivalence_on_dense_data": "Trained by mini-batches: a sample of weight 2 is seen once with "
@@ -14,6 +14,7 @@ ESTIMATORS = [
     (LayerProbeClassifier(), {}),
     (LayerProbeClassifier(layer="best"), {}),
     (LayerProbeClassifier(probe="mlp"), MINIBATCHES),
+    (AttentiveFusionClassifier(min_steps=50, max_epochs=20), MINIBATCHES),
 ]
 
 

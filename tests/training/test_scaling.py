@@ -3,7 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import StandardScaler, normalize
 from torch.nn import functional as F
 
 from skvfusion.training import scaling
@@ -95,7 +95,7 @@ def test_statistics_are_float32_of_a_samples_shape(X, kind):
         assert statistic.flags.c_contiguous
 
 
-@pytest.mark.parametrize("kind", ["token", None])
+@pytest.mark.parametrize("kind", ["token", "l2", None])
 def test_the_other_kinds_need_no_statistics(X, kind):
     assert scaling_statistics(X, EVERY, kind) == (None, None)
 
@@ -105,9 +105,26 @@ def test_token_equals_torchs_layer_norm(X):
     np.testing.assert_allclose(scaled(X, "token"), expected, rtol=1e-9)
 
 
-def test_token_looks_at_nothing_but_the_token(X):
-    alone = scaled(X[3:4], "token", np.arange(1))
-    np.testing.assert_array_equal(scaled(X, "token")[3:4], alone)
+def test_l2_equals_scikit_learns_normaliser(X):
+    expected = normalize(X.reshape(-1, 5)).reshape(SHAPE)
+    np.testing.assert_allclose(scaled(X, "l2"), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_l2_gives_every_token_length_1_and_leaves_zero_zero(X, dtype):
+    X[:, 1, 0] = 0
+    out = scaled(X.astype(dtype), "l2")
+    length = np.linalg.norm(out, axis=-1)
+    assert (out[:, 1, 0] == 0).all()
+    length[:, 1, 0] = 1
+    np.testing.assert_allclose(length, 1, rtol=1e-6)
+    assert torch.equal(scale(torch.zeros(2, 1, 1, 3), "l2", None, None), torch.zeros(2, 1, 1, 3))
+
+
+@pytest.mark.parametrize("kind", ["token", "l2"])
+def test_token_kinds_look_at_nothing_but_the_token(X, kind):
+    alone = scaled(X[3:4], kind, np.arange(1))
+    np.testing.assert_array_equal(scaled(X, kind)[3:4], alone)
 
 
 def test_none_leaves_the_numbers_alone(X):

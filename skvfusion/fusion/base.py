@@ -58,16 +58,7 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         ValueError
             If X holds NaN or infinity, its shape does not fit the parameters, or y has fewer than two classes.
         """
-        self._forget()
-        stack, y = read_stack(self, X, reset=True, y=y)
-        weight = read_weights(stack, sample_weight)
-        self.classes_, codes = encode_labels(y)
-        weight = combine_weights(self.class_weight, self.classes_, codes, weight)
-        check_two_classes(self, self.classes_, codes, weight)
-        # A number too small for float32 may become 0, whatever the caller makes of underflow.
-        with np.errstate(under="ignore"):
-            self._fit(stack, codes, weight)
-        return self
+        return self._fit_checked(X, y, sample_weight)
 
     def predict(self, X):
         """Predict the most probable class of each sample.
@@ -131,6 +122,19 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         logits = self._checked_logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
+    def _fit_checked(self, X, y, sample_weight, **further):
+        """Validate what ``fit`` was given and pass it on to ``_fit``, with ``further`` arguments."""
+        self._forget()
+        stack, y = read_stack(self, X, reset=True, y=y)
+        weight = read_weights(stack, sample_weight)
+        self.classes_, codes = encode_labels(y)
+        weight = combine_weights(self.class_weight, self.classes_, codes, weight)
+        check_two_classes(self, self.classes_, codes, weight)
+        # A number too small for float32 may become 0, whatever the caller makes of underflow.
+        with np.errstate(under="ignore"):
+            self._fit(stack, codes, weight, **further)
+        return self
+
     def _checked_logits(self, X):
         check_is_fitted(self)
         stack = read_stack(self, X, reset=False)
@@ -187,12 +191,14 @@ class BaseTorchClassifier(BaseStackClassifier):
         "verbose": ["verbose"],
     }
 
-    def _fit(self, stack, codes, weight):
+    def _fit(self, stack, codes, weight, *, rows=None, beside=None):
+        """Train on ``rows`` (all by default), with the arrays ``beside`` the stack as further inputs of the module."""
         device = resolve_device(self.device)
         self.layers_ = resolve_layers(self.layers, stack.shape[1])
         stack = take_layers(stack, self.layers_)
         split_seed, module_seed, order_seed = spawn_seeds(draw_seed(self.random_state), 3)
-        counted = np.arange(len(codes)) if weight is None else np.flatnonzero(weight)
+        rows = np.arange(len(codes)) if rows is None else rows
+        counted = rows if weight is None else rows[weight[rows] > 0]
         train, valid = split_validation(codes, counted, self.early_stopping, self.validation_fraction, split_seed)
         statistics = scaling_statistics(stack, train, self.scaling, weight)
         module, params = self._module(*stack.shape[1:], len(self.classes_), module_seed)
@@ -203,8 +209,8 @@ class BaseTorchClassifier(BaseStackClassifier):
             module,
             params,
             *self._criterion(),
-            StackDataset(stack, train, codes, weight),
-            None if valid is None else StackDataset(stack, valid, codes, weight),
+            StackDataset(stack, train, codes, weight, beside),
+            None if valid is None else StackDataset(stack, valid, codes, weight, beside),
             prepare=lambda module: module.scaling.set_statistics(*statistics),
             max_epochs=self.max_epochs,
             lr=self.lr,
@@ -234,7 +240,11 @@ class BaseTorchClassifier(BaseStackClassifier):
         return self._outputs(stack, 0)
 
     def _outputs(self, stack, output):
-        return net_outputs(self.net_, StackDataset(take_layers(stack, self.layers_)), output)
+        return net_outputs(self.net_, self._dataset(take_layers(stack, self.layers_)), output)
+
+    def _dataset(self, stack):
+        """Return the chosen layers as the module's input."""
+        return StackDataset(stack)
 
     @abstractmethod
     def _module(self, n_layers, n_tokens, dim, n_classes, seed):

@@ -1,23 +1,16 @@
 """A classifier that reads one layer: the last, any other, or the one that cross-validation finds best."""
 
-import warnings
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
-from joblib import Parallel, delayed
-from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, check_cv
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 
 from ..layers import resolve_layers, take_layers
-from ..training.scaling import scale, scaling_statistics
-from ..training.seeding import draw_seed
-from .base import BaseStackClassifier
+from .cross_fitting import BaseProbeEnsemble, fold_accuracies
 from .vfusion import VFusionClassifier
 
 
-class LayerProbeClassifier(BaseStackClassifier):
+class LayerProbeClassifier(BaseProbeEnsemble):
     """Probe of one layer.
 
     Parameters
@@ -30,11 +23,12 @@ class LayerProbeClassifier(BaseStackClassifier):
         same model and, given the same ``random_state``, the same bits as ``VFusionClassifier(layers=[layer])``.
     C : float, default=1.0
         Inverse strength of the linear probe's L2 penalty, as in ``LogisticRegression``.
-    cv : int or cross-validation splitter, default=5
+    cv : int, cross-validation splitter, iterable of splits or "holdout", default=5
         Folds for ``layer="best"``. An int means shuffled, stratified folds, as many as the second-largest class has
-        samples if these are fewer, so that no fold trains on a single class.
+        samples if these are fewer, which keep ``groups`` together if ``fit`` is given any. ``"holdout"`` sets
+        ``validation_fraction`` of the samples aside, once.
     n_jobs : int, default=None
-        Parallel jobs for ``layer="best"``, as in joblib.
+        Parallel jobs for the folds of MLPs, as in joblib; linear probes use torch's threads.
     hidden, latent_dim, dropout, orthogonality, orthogonality_kind
         The MLP's shape and penalty, as in :class:`VFusionClassifier`.
     max_epochs, lr, weight_decay, batch_size, early_stopping, validation_fraction, patience
@@ -58,9 +52,8 @@ class LayerProbeClassifier(BaseStackClassifier):
         The layer that is read.
     layer_scores_ : ndarray of shape (n_layers_in_,)
         Mean cross-validated accuracy of each layer; only with ``layer="best"``.
-    probe_ : estimator
-        The fitted :class:`VFusionClassifier` or ``LogisticRegression`` (which reads the scaled layer and predicts
-        positions in ``classes_``).
+    probe_ : object
+        The fitted probe; ``probe_.logits(stack)`` takes the layer as a stack of shape (n_samples, 1, n_tokens, dim).
     n_layers_in_, n_tokens_in_, dim_in_ : int
         Shape of a sample in ``fit``. ``n_features_in_`` is their product.
 
@@ -79,13 +72,12 @@ class LayerProbeClassifier(BaseStackClassifier):
     _fitted_last = "probe_"
 
     _parameter_constraints: dict = {
-        **{name: values for name, values in VFusionClassifier._parameter_constraints.items() if name != "layers"},
+        **VFusionClassifier._parameter_constraints,
+        **BaseProbeEnsemble._parameter_constraints,
         "layer": [Integral, StrOptions({"best"})],
         "probe": [StrOptions({"linear", "mlp"})],
-        "C": [Interval(Real, 0, None, closed="neither")],
-        "cv": ["cv_object"],
-        "n_jobs": [Integral, None],
     }
+    del _parameter_constraints["layers"]
 
     def __init__(
         self,
@@ -140,73 +132,16 @@ class LayerProbeClassifier(BaseStackClassifier):
         self.verbose = verbose
         self.callbacks = callbacks
 
-    def _fit(self, stack, codes, weight):
+    def _fit(self, stack, codes, weight, groups):
+        seed = self._seed()
         if self.layer == "best":
-            self.layer_scores_ = self._cross_validate(stack, codes, weight, draw_seed(self.random_state))
+            logits, _, splits = self._cross_fit(stack, codes, weight, groups, seed)
+            self.layer_scores_ = np.nanmean(fold_accuracies(logits, codes, weight, splits), axis=1)
             # Of equals the deepest, which is the one that everybody would use.
             self.layer_ = int(len(self.layer_scores_) - 1 - self.layer_scores_[::-1].argmax())
         else:
             self.layer_ = resolve_layers(self.layer, stack.shape[1])[0]
-        stack = take_layers(stack, [self.layer_])
-        if self.probe == "mlp":
-            self.probe_ = self._mlp().fit(_squeeze(stack), codes, sample_weight=weight)
-        else:
-            self._scaling = (self.scaling, *scaling_statistics(stack, np.arange(len(stack)), self.scaling, weight))
-            probe = LogisticRegression(C=self.C, max_iter=2000)
-            self.probe_ = probe.fit(self._scaled(stack), codes, sample_weight=weight)
+        self.probe_ = self._refit(take_layers(stack, [self.layer_]), codes, weight, seed)
 
     def _logits(self, stack):
-        stack = take_layers(stack, [self.layer_])
-        if isinstance(self.probe_, VFusionClassifier):
-            return self.probe_._logits(stack)
-        scores = self.probe_.decision_function(self._scaled(stack))
-        # With two classes scikit-learn gives one log-odds column.
-        return np.column_stack([np.zeros_like(scores), scores]) if scores.ndim == 1 else scores
-
-    def _scaled(self, stack):
-        return scale(stack.astype(np.float64), *self._scaling).reshape(len(stack), -1)
-
-    def _mlp(self):
-        shared = VFusionClassifier().get_params().keys() & self.get_params().keys()
-        params = {name: value for name, value in self.get_params(deep=False).items() if name in shared}
-        # The weights passed on already hold the class weights; the stack passed on has its layer axis.
-        return VFusionClassifier(**params | {"class_weight": None, "n_layers": None})
-
-    def _cross_validate(self, stack, codes, weight, seed):
-        weight = np.ones(len(codes)) if weight is None else weight
-        folds = self._folds(codes, weight, seed)
-        probe = clone(self).set_params(layer=-1, class_weight=None, n_layers=None, random_state=seed)
-        scores = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fold_accuracy)(clone(probe), _squeeze(take_layers(stack, [layer])), codes, weight, train, test)
-            for layer in range(stack.shape[1])
-            for train, test in folds
-        )
-        return np.nanmean(np.reshape(scores, (stack.shape[1], len(folds))), axis=1)
-
-    def _folds(self, codes, weight, seed):
-        if not isinstance(self.cv, Integral):
-            return list(check_cv(self.cv, codes, classifier=True).split(codes, codes))
-        counted = np.flatnonzero(weight)
-        n_splits = min(self.cv, np.sort(np.bincount(codes[counted]))[-2])
-        if n_splits < 2:
-            raise ValueError(
-                f"layer='best' cannot be cross-validated on {len(counted)} samples: two classes need at least 2 "
-                "samples each. Give layer an index, or fit on more samples."
-            )
-        with warnings.catch_warnings():
-            # A class with fewer samples than folds is absent from some folds, which is all that can be done.
-            warnings.filterwarnings("ignore", message="The least populated class", category=UserWarning)
-            folds = StratifiedKFold(n_splits, shuffle=True, random_state=seed).split(counted, codes[counted])
-            return [(counted[train], counted[test]) for train, test in folds]
-
-
-def _fold_accuracy(probe, stack, codes, weight, train, test):
-    probe.fit(stack[train], codes[train], sample_weight=weight[train])
-    if not weight[test].any():
-        return np.nan
-    return np.average(probe.predict(stack[test]) == codes[test], weights=weight[test])
-
-
-def _squeeze(stack):
-    """Drop a token axis of length 1, so that the inner model records the same shapes as one fitted by a user."""
-    return stack[:, :, 0] if stack.shape[2] == 1 else stack
+        return self.probe_.logits(take_layers(stack, [self.layer_]))[:, 0]

@@ -24,28 +24,37 @@ class StackDataset(Dataset):
         Encoded labels.
     sample_weight : array of float of shape (n_samples,), default=None
         None for equal weights.
+    beside : dict of str to array of shape (n_samples, ...), default=None
+        Further inputs of the module by parameter name; its stack is then called ``X``.
     """
 
-    def __init__(self, X, rows=None, y=None, sample_weight=None):
+    def __init__(self, X, rows=None, y=None, sample_weight=None, beside=None):
         self.X = X
         self.rows = np.arange(len(X)) if rows is None else rows
         self.y = y
         self.sample_weight = sample_weight
+        self.beside = beside
 
     def __len__(self):
         """Return the number of samples."""
         return len(self.rows)
 
     def batch(self, positions):
-        """Return the samples at ``positions`` as ``(X, target)`` tensors, X in float32."""
+        """Return the samples at ``positions`` as ``(X, target)`` tensors, X in float32; a dict of them with others."""
         rows = self.rows[positions]
-        X = torch.from_numpy(np.asarray(self.X[rows], dtype=np.float32))
+        X = _float32(self.X[rows])
+        if self.beside is not None:
+            X = {"X": X, **{name: _float32(array[rows]) for name, array in self.beside.items()}}
         if self.y is None:
             return X, torch.zeros(0)
         target = torch.from_numpy(self.y[rows])
         if self.sample_weight is None:
             return X, target
         return X, (target, torch.from_numpy(self.sample_weight[rows]))
+
+
+def _float32(array):
+    return torch.from_numpy(np.asarray(array, dtype=np.float32))
 
 
 class BatchIterator:

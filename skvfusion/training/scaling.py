@@ -6,8 +6,8 @@ from torch import nn
 
 SCALINGS = ("standard", "layer", "token", "l2", None)
 
-# Rows are read in blocks of about this many numbers, so that a memory map is never loaded whole.
-_BLOCK = 2**22
+# Rows are read in blocks of this many, so that a memory map is never loaded whole.
+_BLOCK = 256
 
 
 def scaling_statistics(X, rows, kind, sample_weight=None):
@@ -35,10 +35,11 @@ def scaling_statistics(X, rows, kind, sample_weight=None):
         return None, None
     weight = np.ones(len(rows)) if sample_weight is None else sample_weight[rows]
     weight = weight / weight.sum()
-    size = max(1, _BLOCK // int(np.prod(X.shape[1:])))
-    blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
-    mean = sum(np.tensordot(weight[b], X[rows[b]].astype(np.float64), axes=1) for b in blocks)
-    variance = sum(np.tensordot(weight[b], np.square(X[rows[b]] - mean), axes=1) for b in blocks)
+    weight = weight[:, None, None, None]
+    blocks = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
+    # Added row by row, so that a layer's statistics have the same bits whichever others are beside it.
+    mean = sum((weight[b] * X[rows[b]].astype(np.float64)).sum(axis=0) for b in blocks)
+    variance = sum((weight[b] * np.square(X[rows[b]] - mean)).sum(axis=0) for b in blocks)
     # What rounding leaves of a constant dimension is not variance.
     variance[variance <= 10 * np.finfo(np.float64).eps * np.square(mean)] = 0.0
     if kind == "layer":

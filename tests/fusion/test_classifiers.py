@@ -560,4 +560,5 @@ def test_on_a_gpu(classifier, make_stack):
 
 
 def _net(fitted):
-    return getattr(fitted, "net_", None) or getattr(getattr(fitted, "probe_", None), "net_", None)
+    holder = getattr(getattr(fitted, "probe_", fitted), "mlps", fitted)
+    return getattr(holder, "net_", None)

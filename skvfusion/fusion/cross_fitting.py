@@ -1,0 +1,205 @@
+"""Cross-fitting: every sample scored by probes that have not seen it, as data for whatever combines the layers."""
+
+import warnings
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.model_selection import GroupShuffleSplit, StratifiedGroupKFold, StratifiedKFold, check_cv
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_consistent_length
+
+from ..training.batches import split_validation
+from ..training.seeding import draw_seed
+from .base import BaseStackClassifier, BaseTorchClassifier
+from .probes import fit_probes
+from .vfusion import VFusionClassifier
+
+
+class BaseProbeEnsemble(BaseStackClassifier):
+    """A classifier that combines the layers' probes by what it learns from samples which these have not seen.
+
+    Subclasses have the parameters ``probe``, ``C``, ``cv``, ``n_jobs`` and those of :class:`BaseTorchClassifier`.
+    """
+
+    _parameter_constraints: dict = {
+        **BaseTorchClassifier._parameter_constraints,
+        "probe": [StrOptions({"linear", "mlp"}), HasMethods(["fit", "predict_proba"])],
+        "C": [Interval(Real, 0, None, closed="neither")],
+        "cv": ["cv_object", StrOptions({"holdout"})],
+        "n_jobs": [Integral, None],
+    }
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, groups=None):
+        """Fit the probes and what combines them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_layers, dim), (n_samples, n_layers, n_tokens, dim) or (n_samples, dim)
+            Layer stacks, shallow to deep.
+        y : array-like of shape (n_samples,)
+            Labels of any kind that can be sorted: int, str, bool.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; a sample of weight 0 counts as absent. None weights all equally.
+        groups : array-like of shape (n_samples,), default=None
+            Samples of a group (a patient, a site) are never on both sides of a split. Ignored where nothing is split.
+
+        Returns
+        -------
+        self : object
+            The fitted classifier.
+
+        Raises
+        ------
+        ValueError
+            If X holds NaN or infinity, its shape does not fit the parameters, y has fewer than two classes, or the
+            samples cannot be split as ``cv`` asks.
+        """
+        if groups is not None:
+            check_consistent_length(X, groups)
+            groups = np.asarray(groups)
+        return self._fit_checked(X, y, sample_weight, groups=groups)
+
+    def _seed(self):
+        """Return the seed of folds and probes: an int as it is, so that MLPs are those that it gives alone."""
+        return self.random_state if isinstance(self.random_state, Integral) else draw_seed(self.random_state)
+
+    def _fit_probes(self, stack, codes, weight, row_sets, seed):
+        return fit_probes(
+            self.probe,
+            stack,
+            codes,
+            len(self.classes_),
+            weight,
+            row_sets,
+            scaling=self.scaling,
+            C=self.C,
+            mlp_params=self._mlp_params() | {"random_state": seed},
+            device=self.device,
+            n_jobs=self.n_jobs,
+        )
+
+    def _mlp_params(self):
+        """Return the parameters of ``probe="mlp"``: those that a subclass has in common with VFusionClassifier."""
+        params = self.get_params(deep=False)
+        shared = VFusionClassifier().get_params().keys() & params.keys() - {"layers", "class_weight", "n_layers"}
+        return {name: params[name] for name in shared}
+
+    def _refit(self, stack, codes, weight, seed):
+        """Return the probes of all layers fitted on all samples."""
+        rows = np.arange(len(codes)) if weight is None else np.flatnonzero(weight)
+        return self._fit_probes(stack, codes, weight, [rows], seed)[0]
+
+    def _cross_fit(self, stack, codes, weight, groups, seed):
+        """Fit the probes of each split and score the samples that it left out.
+
+        Returns
+        -------
+        logits : float32 array of shape (n_samples, n_layers, n_classes)
+            NaN for samples that are in no test fold.
+        usable : array of int
+            Samples from which a combiner can learn: scored by probes that know their class, and with a weight.
+        splits : list of (train, test)
+            The rows of each split.
+        """
+        splits = make_splits(self.cv, stack, codes, weight, groups, self.validation_fraction, seed)
+        fitted = self._fit_probes(stack, codes, weight, [train for train, _ in splits], seed)
+        logits = np.full((*stack.shape[:2], len(self.classes_)), np.nan, dtype=np.float32)
+        known = np.zeros(len(codes), dtype=bool)
+        for (train, test), probes in zip(splits, fitted, strict=True):
+            logits[test] = probes.logits(stack[test])
+            known[test] = np.isin(codes[test], codes[train])
+        usable = np.flatnonzero(known if weight is None else known & (weight > 0))
+        if len(usable) == 0:
+            raise ValueError(
+                f"{type(self).__name__}(cv={self.cv!r}) has nothing to learn from: no class has samples in both the "
+                "training and the test part of a split. It takes at least 2 samples of a class."
+            )
+        return logits, usable, splits
+
+
+def make_splits(cv, stack, codes, weight, groups, fraction, seed):
+    """Return a list of (train, test) rows, without samples of weight 0.
+
+    Parameters
+    ----------
+    cv : int, cross-validation splitter, iterable of splits, or "holdout"
+        An int means shuffled folds, stratified by class, which keep groups together if there are any; as many as the
+        second-largest class has samples (or as there are groups) if these are fewer. ``"holdout"`` is one split.
+    stack, codes, weight, groups
+        Samples; ``weight`` and ``groups`` may be None.
+    fraction : float
+        Share of the samples that ``"holdout"`` leaves out.
+    seed : int
+        Seed of the shuffling.
+
+    Raises
+    ------
+    ValueError
+        If this cannot be done, a split trains on fewer than two classes, or test folds overlap.
+    """
+    rows = np.arange(len(codes)) if weight is None else np.flatnonzero(weight)
+    if isinstance(cv, str):
+        splits = [_hold_out(rows, codes, groups, fraction, seed)]
+    elif isinstance(cv, Integral):
+        splits = _stratified_folds(cv, rows, codes, groups, seed)
+    else:
+        splits = check_cv(cv, codes, classifier=True).split(stack, codes, groups)
+        splits = [(np.intersect1d(train, rows), np.intersect1d(test, rows)) for train, test in splits]
+    for train, _ in splits:
+        if len(np.unique(codes[train])) < 2:
+            raise ValueError(
+                f"cv={cv!r} makes a split whose {len(train)} training samples are of one class. Use fewer folds or "
+                "stratified ones, or fit on more samples."
+            )
+    tested = np.concatenate([test for _, test in splits])
+    if len(np.unique(tested)) < len(tested):
+        raise ValueError(f"cv={cv!r} has overlapping test folds; each sample can be scored once only, as by KFold.")
+    return splits
+
+
+def _hold_out(rows, codes, groups, fraction, seed):
+    if groups is None:
+        train, test = split_validation(codes, rows, True, fraction, seed)
+        return train, test
+    splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
+    train, test = next(splitter.split(rows, groups=groups[rows]))
+    return rows[train], rows[test]
+
+
+def _stratified_folds(cv, rows, codes, groups, seed):
+    n_splits = min(cv, np.sort(np.bincount(codes[rows]))[-2])
+    splitter = StratifiedKFold
+    if groups is not None:
+        n_splits, splitter = min(cv, len(np.unique(groups[rows]))), StratifiedGroupKFold
+    if n_splits < 2:
+        raise ValueError(
+            f"{len(rows)} samples cannot be cross-validated: two classes need at least 2 samples each, and groups, if "
+            "given, must be at least 2. Fit on more samples."
+        )
+    groups = None if groups is None else groups[rows]
+    with warnings.catch_warnings():
+        # A class with fewer samples than folds is absent from some folds, which is all that can be done.
+        warnings.filterwarnings("ignore", message="The least populated class", category=UserWarning)
+        folds = list(splitter(n_splits, shuffle=True, random_state=seed).split(rows, codes[rows], groups))
+    return [(rows[train], rows[test]) for train, test in folds]
+
+
+def fold_accuracies(logits, codes, weight, splits):
+    """Return the accuracy of each layer on each split's test rows, of shape (n_layers, n_splits).
+
+    Weighted; NaN where a test fold is empty or has no weight.
+    """
+    scores = np.full((logits.shape[1], len(splits)), np.nan)
+    for fold, (_, test) in enumerate(splits):
+        fold_weight = np.ones(len(test)) if weight is None else weight[test]
+        if fold_weight.sum() > 0:
+            right = logits[test].argmax(axis=2) == codes[test, None]
+            scores[:, fold] = np.average(right, axis=0, weights=fold_weight)
+    return scores
+
+
+def log_probabilities(probabilities):
+    """Return logarithms, finite where the probability has become 0."""
+    return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))

@@ -4,15 +4,27 @@ from importlib.metadata import version
 
 from .display import RecoverabilityDisplay
 from .extraction import LayerwiseFeatureExtractor
-from .fusion import AttentiveFusionClassifier, LayerProbeClassifier, VFusionClassifier
+from .fusion import (
+    AttentiveFusionClassifier,
+    LayerProbeClassifier,
+    LayerVotingClassifier,
+    MixtureOfExpertsClassifier,
+    NeuralLogitControllerClassifier,
+    SuperLearnerClassifier,
+    VFusionClassifier,
+)
 from .layers import resolve_layers
 from .persistence import load, save
 
 __all__ = [
     "AttentiveFusionClassifier",
     "LayerProbeClassifier",
+    "LayerVotingClassifier",
     "LayerwiseFeatureExtractor",
+    "MixtureOfExpertsClassifier",
+    "NeuralLogitControllerClassifier",
     "RecoverabilityDisplay",
+    "SuperLearnerClassifier",
     "VFusionClassifier",
     "load",
     "resolve_layers",

@@ -30,7 +30,16 @@ from skorch.callbacks import Callback
 from skorch.exceptions import DeviceWarning
 
 import skvfusion
-from skvfusion import LayerProbeClassifier, LayerwiseFeatureExtractor, VFusionClassifier
+from skvfusion import (
+    AttentiveFusionClassifier,
+    LayerProbeClassifier,
+    LayerVotingClassifier,
+    LayerwiseFeatureExtractor,
+    MixtureOfExpertsClassifier,
+    NeuralLogitControllerClassifier,
+    SuperLearnerClassifier,
+    VFusionClassifier,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,6 +50,12 @@ CLASSIFIERS = [
     pytest.param(LayerProbeClassifier(layer=2), id="linear"),
     pytest.param(LayerProbeClassifier(layer="best", cv=3, random_state=0), id="best"),
     pytest.param(LayerProbeClassifier(layer=2, probe="mlp", **FAST), id="mlp"),
+    pytest.param(AttentiveFusionClassifier(min_steps=20, max_epochs=2, random_state=0), id="alf"),
+    pytest.param(SuperLearnerClassifier(cv=3, random_state=0), id="super learner"),
+    pytest.param(NeuralLogitControllerClassifier(cv=3, max_epochs=2, random_state=0), id="controller"),
+    pytest.param(MixtureOfExpertsClassifier(cv=3, max_epochs=2, random_state=0), id="experts"),
+    pytest.param(LayerVotingClassifier(random_state=0), id="voting"),
+    pytest.param(LayerVotingClassifier(probe=LogisticRegression()), id="voting of any"),
 ]
 every_classifier = pytest.mark.parametrize("classifier", CLASSIFIERS)
 
@@ -133,7 +148,7 @@ def test_a_fitted_model_predicts_the_same(classifier, path, make_stack, global_r
 def test_an_unfitted_model_keeps_its_parameters(classifier, path, make_stack):
     X, y = make_stack()
     loaded = there_and_back(clone(classifier), path)
-    assert loaded.get_params() == classifier.get_params()
+    assert repr(loaded.get_params()) == repr(classifier.get_params())
     with pytest.raises(NotFittedError):
         loaded.predict(X)
     assert_array_equal(loaded.fit(X, y).predict_proba(X), clone(classifier).fit(X, y).predict_proba(X))

@@ -387,4 +387,7 @@ class AttentiveFusionClassifier(BaseTorchClassifier):
         }
 
     def _engine_options(self):
-        return {"min_steps": self.min_steps, "gradient_clip": self.gradient_clip}
+        return {"gradient_clip": self.gradient_clip}
+
+    def _most_epochs(self, n_batches):
+        return max(self.max_epochs, -(-self.min_steps // n_batches))

@@ -12,11 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..devices import resolve_device
 from ..layers import resolve_layers, take_layers
-from ..training.batches import StackDataset, resolve_batch_size, split_validation
+from ..training.batches import BatchIterator, StackDataset, resolve_batch_size, split_validation
 from ..training.losses import FusionLoss
 from ..training.net import history_frame, net_outputs, train_net
 from ..training.scaling import SCALINGS, scaling_statistics
 from ..training.seeding import draw_seed, spawn_seeds
+from .progress import CallbackSupportMixin, epoch_tasks, with_callbacks
 from .validation import check_two_classes, combine_weights, encode_labels, read_stack, read_weights
 
 POSITIVE_INT = Interval(Integral, 1, None, closed="left")
@@ -35,6 +36,7 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         "random_state": ["random_state"],
     }
 
+    @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None):
         """Fit the classifier.
@@ -165,7 +167,7 @@ class BaseStackClassifier(ClassifierMixin, BaseEstimator, metaclass=ABCMeta):
         return tags
 
 
-class BaseTorchClassifier(BaseStackClassifier):
+class BaseTorchClassifier(CallbackSupportMixin, BaseStackClassifier):
     """A classifier trained by the shared engine.
 
     Subclasses implement ``_module(n_layers, n_tokens, dim, n_classes, seed)``, which returns a module class and its
@@ -205,24 +207,28 @@ class BaseTorchClassifier(BaseStackClassifier):
         if weight is not None:
             # Mean 1, so that the scale of the weights does not act as a learning rate.
             weight = (weight / weight[train].mean()).astype(np.float32)
-        net = train_net(
-            module,
-            params,
-            *self._criterion(),
-            StackDataset(stack, train, codes, weight, beside),
-            None if valid is None else StackDataset(stack, valid, codes, weight, beside),
-            prepare=lambda module: module.scaling.set_statistics(*statistics),
-            max_epochs=self.max_epochs,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            batch_size=resolve_batch_size(self.batch_size, len(train)),
-            patience=self.patience,
-            device=device,
-            seed=order_seed,
-            callbacks=self.callbacks,
-            verbose=self.verbose,
-            **self._engine_options(),
-        )
+        train = StackDataset(stack, train, codes, weight, beside)
+        batch_size = resolve_batch_size(self.batch_size, len(train))
+        max_epochs = self._most_epochs(len(BatchIterator(train, batch_size, shuffle=True)))
+        with epoch_tasks(self, max_epochs) as reporters:
+            net = train_net(
+                module,
+                params,
+                *self._criterion(),
+                train,
+                None if valid is None else StackDataset(stack, valid, codes, weight, beside),
+                prepare=lambda module: module.scaling.set_statistics(*statistics),
+                max_epochs=max_epochs,
+                lr=self.lr,
+                weight_decay=self.weight_decay,
+                batch_size=batch_size,
+                patience=self.patience,
+                device=device,
+                seed=order_seed,
+                callbacks=[*(self.callbacks or []), *reporters],
+                verbose=self.verbose,
+                **self._engine_options(),
+            )
         self.n_iter_ = len(net.history)
         self.net_ = net
 
@@ -253,6 +259,10 @@ class BaseTorchClassifier(BaseStackClassifier):
     def _criterion(self):
         """Return the loss's class and its constructor parameters."""
         return FusionLoss, {}
+
+    def _most_epochs(self, n_batches):
+        """Return how many epochs of so many batches to train at most."""
+        return self.max_epochs
 
     def _engine_options(self):
         """Return further arguments of :func:`skvfusion.training.net.train_net`."""

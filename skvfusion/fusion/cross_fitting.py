@@ -13,6 +13,7 @@ from ..training.batches import split_validation
 from ..training.seeding import draw_seed
 from .base import BaseStackClassifier, BaseTorchClassifier
 from .probes import fit_probes
+from .progress import with_callbacks
 from .vfusion import VFusionClassifier
 
 
@@ -30,6 +31,7 @@ class BaseProbeEnsemble(BaseStackClassifier):
         "n_jobs": [Integral, None],
     }
 
+    @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None, groups=None):
         """Fit the probes and what combines them.

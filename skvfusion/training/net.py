@@ -97,7 +97,6 @@ def train_net(
     seed,
     callbacks,
     verbose,
-    min_steps=0,
     gradient_clip=None,
     early_stopping=None,
 ):
@@ -118,8 +117,6 @@ def train_net(
         Called with the initialised module before training, to set what was learned from data by other means.
     seed : int
         Seed of the order of the samples.
-    min_steps : int, default=0
-        ``max_epochs`` is raised until there are at least so many steps.
     gradient_clip : float, default=None
         The largest norm of the gradient of all parameters together; longer ones are shortened to it.
     early_stopping : skorch callback, default=None
@@ -136,7 +133,6 @@ def train_net(
         If training diverged.
     """
     n_batches = len(BatchIterator(train, batch_size, shuffle=True))
-    max_epochs = max(max_epochs, -(-min_steps // n_batches))
     schedule = LRScheduler(
         torch.optim.lr_scheduler.CosineAnnealingLR,
         T_max=max(1, max_epochs * n_batches),
@@ -238,7 +234,7 @@ def _check_outcome(net, early_stopping):
         warnings.warn(
             f"Training was interrupted in epoch {len(net.history)} of {net.max_epochs}; the weights so far are kept.",
             UserWarning,
-            stacklevel=5,
+            stacklevel=8,
         )
 
 

@@ -191,5 +191,5 @@ def best_temperatures(logits, codes, weight=None):
         return -np.average(scores[np.arange(len(codes)), codes], weights=weight)
 
     bounds = np.log(TEMPERATURES)
-    found = [minimize_scalar(cross_entropy, bounds, args=(layer,)) for layer in range(logits.shape[1])]
+    found = [minimize_scalar(cross_entropy, bounds=bounds, args=(layer,)) for layer in range(logits.shape[1])]
     return np.exp([result.x for result in found])

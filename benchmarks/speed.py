@@ -73,7 +73,7 @@ def hand_written_vfusion(X, y, epochs, batch_size):
         nn.LayerNorm(128, elementwise_affine=False),
     )
     head = nn.Linear(128, int(y.max()) + 1)
-    optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=1e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=1e-3, weight_decay=0.01, fused=True)
     n_batches = round(len(X) / batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * n_batches, 1e-6)
     for _ in range(epochs):
@@ -176,7 +176,7 @@ class TextbookALF(nn.Module):
 
 def train_loop(module, inputs, y, loss, epochs, batch_size, lr=1e-3, weight_decay=0.01, clip=None):
     """Train as the engine does, by one plain torch loop."""
-    optimizer = torch.optim.AdamW(module.parameters(), lr=lr, weight_decay=weight_decay)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
     n_batches = round(len(y) / batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * n_batches, 1e-6)
     module.train()

@@ -6,20 +6,26 @@ from contextlib import contextmanager
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_digits
-from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
-from threadpoolctl import threadpool_limits
 
 from .devices import resolve_device
 from .display import RecoverabilityDisplay, new_figure
 from .extraction import LayerwiseFeatureExtractor
-from .fusion import LayerProbeClassifier, VFusionClassifier
+from .fusion import (
+    AttentiveFusionClassifier,
+    LayerProbeClassifier,
+    LayerVotingClassifier,
+    SuperLearnerClassifier,
+    VFusionClassifier,
+)
 from .recoverability import layer_accuracy, oracle_accuracy, recovery_rate
 
 LAST = "last layer"
 LAST_MLP = "last layer, VFusion's own MLP"
 BEST = "best single layer"
 AVERAGE = "average of the layers"
+SUPER_LEARNER = "Super Learner, all layers"
+ALF = "ALF, all layers"
 VFUSION = "VFusion, all layers"
 ORACLE = "any-layer oracle (looks at the labels)"
 RECOVERY = "recovery rate"
@@ -119,28 +125,24 @@ def main(seeds, seed, device, out):
 def _run_seed(X, y, seed, device, report):
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=TEST_SIZE, stratify=y, random_state=seed)
     n_layers = X.shape[1]
-    # Products this small are faster on one thread, the more so on a busy machine.
-    with _timed(f"  probes of the {n_layers} layers", report), threadpool_limits(1, user_api="blas"):
+    with _timed(f"  probes of the {n_layers} layers", report):
         probes = [LayerProbeClassifier(layer).fit(X_train, y_train) for layer in range(n_layers)]
-        probabilities = np.stack([probe.predict_proba(X_test) for probe in probes])
-    with _timed("  best layer by 5-fold cross-validation", report):
-        best = LayerProbeClassifier("best", random_state=seed).fit(X_train, y_train)
-    with _timed("  last layer's MLP", report):
-        mlp = LayerProbeClassifier(-1, "mlp", device=device, random_state=seed).fit(X_train, y_train)
-    with _timed("  VFusion", report):
-        fused = VFusionClassifier(device=device, random_state=seed).fit(X_train, y_train)
-    classes = probes[0].classes_
-    predictions = classes[probabilities.argmax(axis=2)]
+    predictions = np.stack([probe.predict(X_test) for probe in probes])
     accuracies = layer_accuracy(predictions, y_test)
-    return {
-        LAST: accuracies[-1],
-        LAST_MLP: mlp.score(X_test, y_test),
-        BEST: best.score(X_test, y_test),
-        AVERAGE: accuracy_score(y_test, classes[probabilities.mean(axis=0).argmax(axis=1)]),
-        VFUSION: fused.score(X_test, y_test),
-        ORACLE: oracle_accuracy(predictions, y_test),
-        RECOVERY: recovery_rate(predictions, y_test),
-    }, accuracies
+    methods = {
+        LAST_MLP: LayerProbeClassifier(-1, "mlp", device=device),
+        BEST: LayerProbeClassifier("best", device=device),
+        AVERAGE: LayerVotingClassifier(device=device),
+        SUPER_LEARNER: SuperLearnerClassifier(device=device),
+        ALF: AttentiveFusionClassifier(device=device),
+        VFUSION: VFusionClassifier(device=device),
+    }
+    scores = {LAST: accuracies[-1]}
+    for name, classifier in methods.items():
+        with _timed(f"  {name}", report):
+            scores[name] = classifier.set_params(random_state=seed).fit(X_train, y_train).score(X_test, y_test)
+    scores |= {ORACLE: oracle_accuracy(predictions, y_test), RECOVERY: recovery_rate(predictions, y_test)}
+    return scores, accuracies
 
 
 @contextmanager

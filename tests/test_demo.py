@@ -7,7 +7,16 @@ from sklearn.datasets import load_digits
 
 from skvfusion import RecoverabilityDisplay, demo
 
-METHODS = [demo.LAST, demo.LAST_MLP, demo.BEST, demo.AVERAGE, demo.VFUSION, demo.ORACLE]
+METHODS = [
+    demo.LAST,
+    demo.LAST_MLP,
+    demo.BEST,
+    demo.AVERAGE,
+    demo.SUPER_LEARNER,
+    demo.ALF,
+    demo.VFUSION,
+    demo.ORACLE,
+]
 
 
 def some_digits(n_per_class):
@@ -100,7 +109,9 @@ def test_different_seeds_split_differently(two_seeds):
 
 
 def made_up_scores(n):
-    accuracies = np.array([[0.80, 0.81, 0.82, 0.83, 0.90, 0.95], [0.70, 0.75, 0.72, 0.71, 0.80, 0.85]])[:n]
+    accuracies = np.array(
+        [[0.80, 0.81, 0.82, 0.83, 0.84, 0.85, 0.90, 0.95], [0.70, 0.75, 0.72, 0.71, 0.74, 0.75, 0.80, 0.85]]
+    )[:n]
     scores = pd.DataFrame(accuracies, columns=METHODS, index=pd.RangeIndex(n, name="seed"))
     return scores.assign(**{demo.RECOVERY: np.array([0.75, 0.5])[:n]})
 
@@ -109,16 +120,16 @@ def test_summary_of_one_seed():
     table = demo.summarise(made_up_scores(1))
     assert table.index.tolist() == METHODS
     assert table.columns.tolist() == ["accuracy %", "gain"]
-    np.testing.assert_allclose(table["accuracy %"], [80, 81, 82, 83, 90, 95])
-    np.testing.assert_allclose(table["gain"], [0, 1, 2, 3, 10, 15], atol=1e-9)
+    np.testing.assert_allclose(table["accuracy %"], [80, 81, 82, 83, 84, 85, 90, 95])
+    np.testing.assert_allclose(table["gain"], [0, 1, 2, 3, 4, 5, 10, 15], atol=1e-9)
 
 
 def test_summary_of_several_seeds_has_means_and_standard_deviations():
     table = demo.summarise(made_up_scores(2))
     assert table.columns.tolist() == ["accuracy %", "std", "gain"]
-    np.testing.assert_allclose(table["accuracy %"], [75, 78, 77, 77, 85, 90])
-    np.testing.assert_allclose(table["std"], np.std([80, 70], ddof=1) * np.array([1, 0.6, 1, 1.2, 1, 1]))
-    np.testing.assert_allclose(table["gain"], [0, 3, 2, 2, 10, 15], atol=1e-9)
+    np.testing.assert_allclose(table["accuracy %"], [75, 78, 77, 77, 79, 80, 85, 90])
+    np.testing.assert_allclose(table["std"], np.std([80, 70], ddof=1) * np.array([1, 0.6, 1, 1.2, 1, 1, 1, 1]))
+    np.testing.assert_allclose(table["gain"], [0, 3, 2, 2, 4, 5, 10, 15], atol=1e-9)
 
 
 def test_summary_leaves_the_scores_alone():

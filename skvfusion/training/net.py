@@ -31,6 +31,8 @@ class FusionNet(NeuralNet):
 
     _fixed_params = {
         "optimizer": torch.optim.AdamW,
+        # One pass over the weights where the plain form makes a dozen: several times faster on the CPU too.
+        "optimizer__fused": True,
         "iterator_train": BatchIterator,
         "iterator_train__shuffle": True,
         "iterator_valid": BatchIterator,

@@ -148,7 +148,9 @@ def _scale_columns(Z, noise, eps):
 def _off_diagonal(Z):
     """Sum the squares of the off-diagonal elements of Z'Z / B."""
     # ||Z'Z||_F = ||ZZ'||_F, so the smaller of the two Gram matrices will do.
-    gram = Z.T @ Z if Z.shape[1] <= len(Z) else Z @ Z.T
+    # Zeros up to a multiple of 16, so that no thread gets a part of a vector register and rounds differently.
+    filled = F.pad(Z, (0, -Z.shape[1] % 16, 0, -len(Z) % 16))
+    gram = filled.T @ filled if Z.shape[1] <= len(Z) else filled @ filled.T
     # Row by row, because torch sums a large tensor at once in an order that depends on the number of threads.
     total = (gram / len(Z)).square().sum(1).sum()
     return total - Z.square().mean(0).square().sum()

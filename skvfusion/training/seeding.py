@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from torch import nn
+from torch.nn import functional as F
 
 
 def draw_seed(random_state):
@@ -29,9 +30,10 @@ def generator(seed, device="cpu"):
 class SeededLinear(nn.Module):
     """A linear layer with ``nn.Linear``'s initial distribution, drawn from ``rng`` instead of the global generator.
 
-    The weight lies as (in_features, out_features): the product that gives its gradient then has few columns where there
-    are few classes, not few rows, which the usual BLAS would deal out to its threads and round differently by their
-    number.
+    Its bits do not depend on the number of threads. The weight lies as (in_features, out_features): the product that
+    gives its gradient then has few columns where there are few classes, not few rows, which the usual BLAS would deal
+    out to its threads and round differently by their number. For the same reason both sides are filled up with zeros
+    to a multiple of 16 while multiplying, so that no thread gets a part of a vector register.
     """
 
     def __init__(self, in_features, out_features, rng):
@@ -44,7 +46,10 @@ class SeededLinear(nn.Module):
 
     def forward(self, x):
         """Return ``x @ weight + bias``."""
-        return torch.addmm(self.bias, x, self.weight)
+        inputs, outputs = self.weight.shape
+        more_inputs, more_outputs = (0, -inputs % 16), (0, -outputs % 16)
+        weight = F.pad(self.weight, more_outputs + more_inputs)
+        return torch.addmm(F.pad(self.bias, more_outputs), F.pad(x, more_inputs), weight)[:, :outputs]
 
     def extra_repr(self):
         """Show the widths, as ``nn.Linear`` does."""

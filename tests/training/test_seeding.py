@@ -181,3 +181,22 @@ def test_the_generator_follows_the_device(monkeypatch):
     for _ in range(2):
         dropout(torch.ones(2, 2))
     assert made == [(3, "cpu")]
+
+
+@pytest.mark.parametrize("classes", [3, 37, 100])
+def test_a_linear_layer_has_the_same_bits_on_any_number_of_threads(classes):
+    x = torch.randn(256, 200, generator=generator(1))
+    results = []
+    threads = torch.get_num_threads()
+    try:
+        for n in (1, 2, 3, 4, 8):
+            torch.set_num_threads(n)
+            linear = SeededLinear(200, classes, generator(0))
+            inputs = x.clone().requires_grad_()
+            linear(inputs).square().sum(1).mean().backward()
+            results.append([linear(x).detach(), linear.weight.grad, linear.bias.grad, inputs.grad])
+    finally:
+        torch.set_num_threads(threads)
+    assert results[0][0].shape == (256, classes)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))

@@ -184,9 +184,14 @@ def _fit_linear(stack, codes, n_classes, weight, row_sets, scaling, C, device):
         )
 
     # A layer a thread, each computing on one core: faster than all cores on one layer, and the same bits anywhere.
-    n_threads = torch.get_num_threads() if device.type == "cpu" else 1
-    with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        layers = list(pool.map(fit_layer, range(stack.shape[1])))
+    n_threads = torch.get_num_threads()
+    n_workers = n_threads if device.type == "cpu" else 1
+    try:
+        with ThreadPoolExecutor(n_workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            layers = list(pool.map(fit_layer, range(stack.shape[1])))
+    finally:
+        # What a thread sets is also what every thread started later begins with.
+        torch.set_num_threads(n_threads)
     unsolved = [layer for layer, (_, _, _, converged) in enumerate(layers) if not converged]
     if unsolved:
         warnings.warn(

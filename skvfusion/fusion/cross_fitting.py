@@ -110,8 +110,9 @@ class BaseProbeEnsemble(BaseStackClassifier):
         logits = np.full((*stack.shape[:2], len(self.classes_)), np.nan, dtype=np.float32)
         known = np.zeros(len(codes), dtype=bool)
         for (train, test), probes in zip(splits, fitted, strict=True):
-            logits[test] = probes.logits(stack[test])
-            known[test] = np.isin(codes[test], codes[train])
+            if len(test) > 0:
+                logits[test] = probes.logits(stack[test])
+                known[test] = np.isin(codes[test], codes[train])
         usable = np.flatnonzero(known if weight is None else known & (weight > 0))
         if len(usable) == 0:
             raise ValueError(

@@ -219,7 +219,7 @@ class BaseTorchClassifier(CallbackSupportMixin, BaseStackClassifier):
                 None if valid is None else StackDataset(stack, valid, codes, weight, beside),
                 prepare=lambda module: module.scaling.set_statistics(*statistics),
                 max_epochs=max_epochs,
-                lr=self.lr,
+                lr=self._learning_rate(),
                 weight_decay=self.weight_decay,
                 batch_size=batch_size,
                 patience=self.patience,
@@ -263,6 +263,10 @@ class BaseTorchClassifier(CallbackSupportMixin, BaseStackClassifier):
     def _most_epochs(self, n_batches):
         """Return how many epochs of so many batches to train at most."""
         return self.max_epochs
+
+    def _learning_rate(self):
+        """Return the initial learning rate."""
+        return self.lr
 
     def _engine_options(self):
         """Return further arguments of :func:`skvfusion.training.net.train_net`."""

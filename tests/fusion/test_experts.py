@@ -346,3 +346,13 @@ def test_bad_parameters_are_refused_by_name(parameter, value, make_stack):
     X, y = make_stack()
     with pytest.raises(ValueError, match=f"The '{parameter}' parameter"):
         MixtureOfExpertsClassifier(**{parameter: value}).fit(X, y)
+
+
+@pytest.mark.parametrize(("experts", "epochs", "rate"), [("frozen", 10, 2e-4), ("joint", 60, 1e-3)])
+def test_automatic_training_is_short_for_a_gate_alone(experts, epochs, rate, make_stack):
+    X, y = make_stack()
+    fitted = MixtureOfExpertsClassifier(experts, cv=2, random_state=0).fit(X, y)
+    assert fitted.n_iter_ == epochs
+    assert fitted.net_.lr == rate
+    chosen = MixtureOfExpertsClassifier(experts, cv=2, max_epochs=2, lr=1e-2, random_state=0).fit(X, y)
+    assert (chosen.n_iter_, chosen.net_.lr) == (2, 1e-2)

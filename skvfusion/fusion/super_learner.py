@@ -216,7 +216,9 @@ def likelihood_weights(log_likelihood, weight):
             break
         hessian = (ratio * weight[:, None]).T @ ratio
         step = _nonnegative_quadratic(hessian, 2 * gain - 1) - a
-        slope, size, before = (1 - gain) @ step, 1.0, objective(a)
+        slope, before = (1 - gain) @ step, objective(a)
+        # No sample may lose more than 9 tenths of its likelihood at a time: Newton's method takes long to mend that.
+        size = min(1.0, 0.9 / max(-(ratio @ step).min(), 0.9))
         while objective(a + size * step) > before + 1e-4 * size * slope and size > 1e-8:
             size /= 2
         a = np.maximum(a + size * step, 0)
@@ -241,7 +243,8 @@ def least_squares_weights(probabilities, codes, weight):
     """
     gram = np.einsum("nlc,n,nmc->lm", probabilities, weight, probabilities, optimize=True)
     a = _nonnegative_quadratic(gram, weight @ probabilities[np.arange(len(codes)), :, codes])
-    return a / a.sum()
+    # Layers that are certain and wrong about every sample deserve no weight, but something has to be said.
+    return a / a.sum() if a.sum() > 0 else np.full(len(a), 1 / len(a))
 
 
 def logit_weights(logits, codes, weight):

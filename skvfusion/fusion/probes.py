@@ -21,7 +21,7 @@ from .vfusion import VFusionClassifier
 
 # Up to so many products per evaluation, float64 and the last digit cost next to nothing.
 _SMALL = 500_000
-_SOLVER = {torch.float64: {"tol": 1e-11, "max_iter": 2000}, torch.float32: {"tol": 1e-6, "max_iter": 1000}}
+_SOLVER = {torch.float64: {"tol": 1e-20, "max_iter": 2000}, torch.float32: {"tol": 1e-6, "max_iter": 1000}}
 # Rows are scored in blocks of about this many numbers, so that a memory map is never loaded whole.
 _BLOCK = 2**22
 

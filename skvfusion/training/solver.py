@@ -5,6 +5,10 @@ import torch
 MEMORY = 10
 # A step is taken if the objective falls by this share of what its slope promises (Armijo).
 SUFFICIENT = 1e-4
+# The objective is known to about this share of it; a rise by less may be none.
+ROUNDING = 1e-15
+# What falls short of the tolerance by rounding alone is no failure.
+_SOLVED = 1e-9
 # Rows whose scores fit into a core's cache: about this many numbers.
 _BLOCK = 2**18
 # Logit of a class that a problem has no sample of, below all the others: exp rounds it to 0 in float32 too.
@@ -143,7 +147,7 @@ def _minimise(problems, guess, tol, max_iter):
             break
         W_new = W + step[:, None, None] * direction
         F_new, g_new = problems.evaluate(W_new)
-        accepted = F_new <= F + SUFFICIENT * step * slope
+        accepted = F_new <= F * (1 + ROUNDING) + SUFFICIENT * step * slope
         yes = accepted[:, None, None]
         s, y = torch.where(yes, W_new - W, 0), torch.where(yes, g_new - g, 0)
         sy = _dot(s, y)
@@ -157,7 +161,7 @@ def _minimise(problems, guess, tol, max_iter):
         slope = _dot(direction, g)
         step = torch.where(accepted, 1.0, step / 2)
     else:
-        solution[left] = W
+        solution[left], converged[left] = W, -slope <= max(tol, _SOLVED) * F
     return solution, converged
 
 

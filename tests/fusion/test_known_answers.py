@@ -194,7 +194,8 @@ def test_a_perfect_layer_is_picked(name):
 def test_identical_layers_are_as_good_as_one(name):
     single = layer_accuracies(identical_layers)
     assert_array_equal(single, single[0])
-    assert accuracy(name, identical_layers) == pytest.approx(single[0], abs=0.08 if name in ("best mlp", "moe joint") else 0.05)
+    margin = 0.08 if name in ("best mlp", "moe joint") else 0.05
+    assert accuracy(name, identical_layers) == pytest.approx(single[0], abs=margin)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_no_seed_gives_fresh_randomness_and_leaves_global_generators_alone(
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_parallel_fits_give_the_same_bits(classifier, fitted, backend, make_stack):
     X, y = make_stack()
-    fits = Parallel(n_jobs=2, backend=backend)(delayed(_fit_proba)(clone(classifier), X, y) for _ in range(4))
+    fits = Parallel(n_jobs=2, backend=backend)(delayed(_fit_proba)(clone(classifier), X, y) for _ in range(2))
     for proba in fits:
         assert_array_equal(proba, fitted.predict_proba(X))
 
@@ -225,7 +225,7 @@ def _fit_proba(classifier, X, y):
 @every_classifier
 def test_the_number_of_threads_does_not_change_a_bit(classifier, make_stack):
     # Wide enough for torch and BLAS to deal out the work.
-    X, y = make_stack(n_per_class=120, dim=96)
+    X, y = make_stack(n_per_class=80, dim=96)
     changes = {"max_epochs": 1, "min_steps": 0, "hidden": 256}
     known = classifier.get_params()
     model = clone(classifier).set_params(**{name: value for name, value in changes.items() if name in known})
@@ -358,7 +358,7 @@ def test_equal_numbers_give_equal_predictions(classifier, fitted, variant, make_
 def test_other_dtypes(classifier, dtype, make_stack):
     X, y = make_stack(strength=8)
     X = (X - X.min()).astype(dtype)
-    assert clone(classifier).set_params(max_epochs=60).fit(X, y).score(X, y) > 0.8
+    assert clone(classifier).set_params(max_epochs=30).fit(X, y).score(X, y) > 0.8
 
 
 @every_classifier

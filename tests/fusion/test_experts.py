@@ -300,7 +300,7 @@ def test_jobs_do_not_change_a_bit(probe, make_stack):
     assert_array_equal(one[1], two[1])
 
 
-@every_kind
+@pytest.mark.parametrize("kind", KINDS[2:])
 def test_the_number_of_threads_does_not_change_a_bit(kind, make_stack):
     X, y = make_stack(n_per_class=25, n_classes=6, dim=48)
     params = {"probe": Reader(), "max_epochs": 3, "cv": 2, "random_state": 0} | kind

@@ -1,5 +1,6 @@
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from skvfusion import VFusionClassifier
 from skvfusion.fusion.probes import fit_probes
+from skvfusion.training.net import FusionNet
 from skvfusion.training.scaling import SCALINGS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -275,9 +277,18 @@ def test_mlp_probes_are_vfusion_classifiers_of_one_layer(scaling, params, weight
     assert len(probes.mlps.net_.history) == max(n_epochs)
 
 
+def test_validation_in_batches_of_unequal_size_weighs_them_as_alone(monkeypatch):
+    monkeypatch.setitem(FusionNet._fixed_params, "iterator_valid__batch_size", 17)
+    stack, codes = samples()
+    (probes,) = fit(stack, codes, [np.arange(90)], "mlp", **STOPPING)
+    for layer in range(len(STRENGTHS)):
+        alone = VFusionClassifier(layers=[layer], **STOPPING).fit(stack, codes)
+        assert_array_equal(probes.logits(stack)[:, layer], alone.decision_function(stack))
+
+
 def test_a_vfusion_classifier_as_probe_stands_for_itself():
     stack, codes = samples()
-    own = VFusionClassifier(layers=[0], hidden=24, latent_dim=4, max_epochs=4, activation="tanh", random_state=7)
+    own = VFusionClassifier(hidden=24, latent_dim=4, max_epochs=4, activation="tanh", random_state=7)
     (probes,) = fit(stack, codes, [np.arange(90)], own, scaling="standard", hidden=99)
     for layer in range(len(STRENGTHS)):
         alone = VFusionClassifier(**own.get_params() | {"layers": [layer]}).fit(stack, codes)
@@ -372,7 +383,7 @@ def test_a_classifier_without_probabilities_is_refused(probe):
 @pytest.mark.parametrize("probe", [KNeighborsClassifier(), make_pipeline(StandardScaler(), GaussianNB())])
 def test_a_classifier_that_takes_no_weights_is_refused_if_there_are_some(probe):
     stack, codes = samples()
-    with pytest.raises(ValueError, match="takes no sample_weight; fit without weights and class_weight"):
+    with pytest.raises(ValueError, match="takes no sample_weight; fit without weights, and set class_weight"):
         fit(stack, codes, folds(90), probe, weights(90))
 
 
@@ -463,3 +474,48 @@ def test_probes_pickle(probe, mlp_params):
     stack, codes = samples()
     (probes,) = fit(stack, codes, [np.flatnonzero(codes > 0)], probe, **mlp_params)
     assert_array_equal(pickle.loads(pickle.dumps(probes)).logits(stack), probes.logits(stack))
+
+
+@pytest.mark.parametrize("own", [{"class_weight": {0: 1, 1: 2, 2: 3}}, {"layers": [0]}, {"n_layers": 2}])
+def test_what_a_vfusion_classifier_cannot_mean_as_probe_is_refused(own):
+    stack, codes = samples()
+    with pytest.raises(ValueError, match=f"set {next(iter(own))} of the classifier around it"):
+        fit(stack, codes, folds(90), VFusionClassifier(**own))
+
+
+@pytest.mark.parametrize("own", [{"scaling": "foo"}, {"max_epochs": 0}, {"batch_size": 0}, {"activation": "foo"}])
+def test_a_vfusion_classifiers_parameters_are_checked_as_probe_too(own):
+    stack, codes = samples()
+    with pytest.raises(ValueError, match=f"The '{next(iter(own))}' parameter of VFusionClassifier"):
+        fit(stack, codes, folds(90), VFusionClassifier(**own))
+
+
+def test_a_class_in_place_of_a_classifier_is_refused():
+    stack, codes = samples()
+    with pytest.raises(ValueError, match="must be 'linear', 'mlp' or a classifier"):
+        fit(stack, codes, folds(90), KNeighborsClassifier)
+
+
+@pytest.mark.parametrize("factor", [1e-20, 1e10, 1e25])
+@pytest.mark.parametrize("weight", [1e-40, 1.0, 1e300])
+def test_numbers_of_any_size_are_solved_in_float32(factor, weight, monkeypatch):
+    monkeypatch.setattr("skvfusion.fusion.probes._SMALL", 0)
+    stack, codes = samples()
+    scaled = {"scaling": "standard", "C": 1 / weight}
+    (plain,) = fit(stack, codes, [np.arange(90)], "linear", scaling="standard", C=1.0)
+    (large,) = fit(stack * factor, codes, [np.arange(90)], "linear", np.full(90, weight), **scaled)
+    assert_allclose(large.logits(stack * factor), plain.logits(stack), atol=0.02)
+
+
+def test_fits_in_threads_leave_torch_its_threads():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        stack, codes = samples()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: fit(stack, codes, folds(90), "linear"), range(8)))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 2
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

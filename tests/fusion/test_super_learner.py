@@ -393,6 +393,19 @@ def test_a_weight_counts_like_repetition_if_folds_are_alike(combiner, make_stack
     assert_allclose(weighted.predict_proba(X), again.predict_proba(X), atol=1e-3)
 
 
+@pytest.mark.parametrize("probe", ["linear", "mlp", GaussianNB()])
+def test_samples_without_weight_count_as_absent(probe, make_stack):
+    X, y = make_stack(n_layers=3)
+    # Whatever an absent sample is, nothing may look at it.
+    with_absent = np.concatenate([X, np.full((5, 3, 8), 1e3, dtype=np.float32)])
+    params = {"probe": probe, "cv": list(KFold(3).split(X)), "max_epochs": 3, "random_state": 0}
+    weight = np.ones(60)
+    found = SuperLearnerClassifier(**params).fit(with_absent, np.append(y, [7] * 5), np.append(weight, np.zeros(5)))
+    expected = SuperLearnerClassifier(**params).fit(X, y, weight)
+    assert_allclose(found.predict_proba(X)[:, :3], expected.predict_proba(X), atol=1e-6)
+    assert_allclose(found.predict_proba(X)[:, 3], 0, atol=1e-300)
+
+
 def test_groups_are_kept_together(rng):
     # Every sample four times: whoever splits the copies learns them by heart.
     X, y, groups = rng.normal(size=(24, 3, 60)).repeat(4, axis=0), np.repeat([0, 1], 48), np.repeat(np.arange(24), 4)

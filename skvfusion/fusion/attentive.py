@@ -195,7 +195,8 @@ class AttentiveFusionClassifier(BaseTorchClassifier):
         variance 1 over the training rows; ``"layer"`` centres every dimension and divides each layer by one number;
         ``"token"`` is a LayerNorm per token; None leaves the numbers alone. A LayerNorm follows in any case.
     max_epochs : int, default=40
-        Epochs over which the learning rate is annealed to almost 0 along a cosine, unless ``min_steps`` raises them.
+        Epochs over which the learning rate is annealed to almost 0 along a cosine; more on small data, unless
+        ``min_steps`` is lowered too.
     lr : float, default=1e-3
         Initial learning rate of AdamW. The authors choose among 0.1, 0.01 and 0.001.
     weight_decay : float, default=0.1

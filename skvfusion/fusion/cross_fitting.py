@@ -4,10 +4,11 @@ import warnings
 from numbers import Integral, Real
 
 import numpy as np
+import pandas as pd
 from sklearn.base import _fit_context
 from sklearn.model_selection import GroupShuffleSplit, StratifiedGroupKFold, StratifiedKFold, check_cv
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import _num_samples
 
 from ..training.batches import split_validation
 from ..training.seeding import draw_seed
@@ -58,9 +59,7 @@ class BaseProbeEnsemble(BaseStackClassifier):
             If X holds NaN or infinity, its shape does not fit the parameters, y has fewer than two classes, or the
             samples cannot be split as ``cv`` asks.
         """
-        if groups is not None:
-            check_consistent_length(X, groups)
-            groups = np.asarray(groups)
+        groups = read_groups(groups, _num_samples(X))
         return self._fit_checked(X, y, sample_weight, groups=groups)
 
     def _seed(self):
@@ -116,8 +115,8 @@ class BaseProbeEnsemble(BaseStackClassifier):
         usable = np.flatnonzero(known if weight is None else known & (weight > 0))
         if len(usable) == 0:
             raise ValueError(
-                f"{type(self).__name__}(cv={self.cv!r}) has nothing to learn from: no class has samples in both the "
-                "training and the test part of a split. It takes at least 2 samples of a class."
+                f"{type(self).__name__} has nothing to learn from: cv makes no split with samples of a class on both "
+                "sides. It takes at least 2 samples of a class."
             )
         return logits, usable, splits
 
@@ -149,33 +148,67 @@ def make_splits(cv, stack, codes, weight, groups, fraction, seed):
         splits = _stratified_folds(cv, rows, codes, groups, seed)
     else:
         splits = check_cv(cv, codes, classifier=True).split(stack, codes, groups)
-        splits = [(np.intersect1d(train, rows), np.intersect1d(test, rows)) for train, test in splits]
-    for train, _ in splits:
+        splits = [tuple(_as_rows(part, len(codes), rows) for part in split) for split in splits]
+    _check_splits(splits, codes)
+    return splits
+
+
+def _as_rows(part, n_samples, rows):
+    """Return one side of a given split, a mask or indices, as those of ``rows`` that are in it."""
+    try:
+        chosen = np.arange(n_samples)[part]
+    except IndexError as error:
+        raise ValueError(f"cv gives a split that does not fit {n_samples} samples: {error}.") from error
+    if len(np.unique(chosen)) < len(chosen):
+        raise ValueError("cv gives a split that names a sample twice; weigh samples by sample_weight instead.")
+    return np.intersect1d(chosen, rows)
+
+
+def _check_splits(splits, codes):
+    if not splits:
+        raise ValueError("cv gives no splits. A generator can be used once only: pass a list of its splits.")
+    for train, test in splits:
+        if len(np.intersect1d(train, test)):
+            raise ValueError("cv gives a split with samples on both sides: probes would be scored on what they saw.")
         if len(np.unique(codes[train])) < 2:
             raise ValueError(
-                f"cv={cv!r} makes a split whose {len(train)} training samples are of one class. Use fewer folds or "
-                "stratified ones, or fit on more samples."
+                f"cv makes a split whose {len(train)} training samples are of one class. Use splits that leave at least"
+                " two classes to train on, or fit on more samples."
             )
     tested = np.concatenate([test for _, test in splits])
     if len(np.unique(tested)) < len(tested):
-        raise ValueError(f"cv={cv!r} has overlapping test folds; each sample can be scored once only, as by KFold.")
-    return splits
+        raise ValueError("cv has overlapping test folds; each sample can be scored once only, as by KFold.")
+
+
+def read_groups(groups, n_samples):
+    """Validate groups: integers of shape (n_samples,) that number them, or None."""
+    if groups is None:
+        return None
+    groups = pd.Series(np.asarray(groups).tolist() if np.ndim(groups) == 1 else [])
+    if len(groups) != n_samples:
+        raise ValueError(f"groups must be one-dimensional with an entry for each of the {n_samples} samples.")
+    if groups.isna().any():
+        raise ValueError("groups has missing entries; give samples of unknown group a group of their own each.")
+    return pd.factorize(groups)[0]
 
 
 def _hold_out(rows, codes, groups, fraction, seed):
     if groups is None:
-        train, test = split_validation(codes, rows, True, fraction, seed)
-        return train, test
+        try:
+            return split_validation(codes, rows, True, fraction, seed)
+        except ValueError as error:
+            raise ValueError("cv='holdout' has nothing to set aside: each class has a single sample.") from error
+    if len(np.unique(groups[rows])) < 2:
+        raise ValueError("cv='holdout' cannot set a group aside: there is only one.")
     splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
     train, test = next(splitter.split(rows, groups=groups[rows]))
     return rows[train], rows[test]
 
 
 def _stratified_folds(cv, rows, codes, groups, seed):
-    n_splits = min(cv, np.sort(np.bincount(codes[rows]))[-2])
-    splitter = StratifiedKFold
+    n_splits, splitter = min(cv, np.sort(np.bincount(codes[rows]))[-2]), StratifiedKFold
     if groups is not None:
-        n_splits, splitter = min(cv, len(np.unique(groups[rows]))), StratifiedGroupKFold
+        n_splits, splitter = min(n_splits, len(np.unique(groups[rows]))), StratifiedGroupKFold
     if n_splits < 2:
         raise ValueError(
             f"{len(rows)} samples cannot be cross-validated: two classes need at least 2 samples each, and groups, if "

@@ -67,7 +67,7 @@ class MixtureOfExpertsClassifier(BaseGatedClassifier):
     layers : str, int, list of int or slice, default="all"
         Which of X's layers to use; see :func:`skvfusion.resolve_layers`.
     n_layers : int, default=None
-        Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer.
+        Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer, of which nothing is fused.
     scaling : {"standard", "layer", "token", "l2", None}, default="layer"
         Input scaling, as in :class:`VFusionClassifier`; folds have statistics of their own.
     max_epochs : int or "auto", default="auto"

@@ -48,8 +48,8 @@ class BaseGatedClassifier(BaseProbeEnsemble, BaseTorchClassifier):
 
         Returns
         -------
-        ndarray of shape (n_samples, n_fused_layers)
-            float64.
+        ndarray of shape (n_samples, n_combined_layers)
+            float64. Those of a mixture of experts sum to 1, those of a logit controller to anything.
         """
         check_is_fitted(self)
         stack = read_stack(self, X, reset=False)

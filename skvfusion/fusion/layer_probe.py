@@ -35,7 +35,7 @@ class LayerProbeClassifier(BaseProbeEnsemble):
         The MLP's training, as in :class:`VFusionClassifier`.
     device, verbose, callbacks
         Where the MLP is trained and what is shown of it, as in :class:`VFusionClassifier`.
-    scaling : {"standard", "layer", "token", None}, default="layer"
+    scaling : {"standard", "layer", "token", "l2", None}, default="layer"
         Input scaling of either probe, as in :class:`VFusionClassifier`.
     n_layers : int, default=None
         Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer.

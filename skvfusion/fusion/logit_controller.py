@@ -50,7 +50,7 @@ class NeuralLogitControllerClassifier(BaseGatedClassifier):
     Parameters
     ----------
     hidden : int, default=128
-        Width of the controller's hidden layer, the paper's.
+        Width of the controller's hidden layer; the default is that of Rodriguez-Opazo et al.
     weighting : {"softplus", "temperature", "exp", "raw"}, default="softplus"
         What makes weights of the controller's outputs: their softplus, one divided by it (the paper speaks of
         temperatures), their exponential, or nothing, which allows negative weights. The paper does not say. With each,
@@ -69,7 +69,7 @@ class NeuralLogitControllerClassifier(BaseGatedClassifier):
     layers : str, int, list of int or slice, default="all"
         Which of X's layers to use; see :func:`skvfusion.resolve_layers`.
     n_layers : int, default=None
-        Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer.
+        Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer, of which nothing is fused.
     scaling : {"standard", "layer", "token", "l2", None}, default="layer"
         Input scaling, as in :class:`VFusionClassifier`; folds have statistics of their own.
     max_epochs, lr, weight_decay, batch_size, early_stopping, validation_fraction, patience

@@ -2,6 +2,7 @@
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
 import numpy as np
 import torch
@@ -20,10 +21,11 @@ from .layer_mlps import LayerMLPs
 from .vfusion import VFusionClassifier
 
 # Up to so many products per evaluation, float64 and the last digit cost next to nothing.
-_SMALL = 500_000
+_SMALL = 30_000
 _SOLVER = {torch.float64: {"tol": 1e-20, "max_iter": 2000}, torch.float32: {"tol": 1e-6, "max_iter": 1000}}
 # Rows are scored in blocks of about this many numbers, so that a memory map is never loaded whole.
 _BLOCK = 2**22
+_TURN = Lock()
 
 
 def fit_probes(probe, stack, codes, n_classes, weight, row_sets, *, scaling, C, mlp_params, device, n_jobs=None):
@@ -60,10 +62,12 @@ def fit_probes(probe, stack, codes, n_classes, weight, row_sets, *, scaling, C, 
     shared = (stack, codes, n_classes, weight)
     if isinstance(probe, str) and probe == "linear":
         return _fit_linear(*shared, row_sets, scaling, C, device)
-    probe = VFusionClassifier(**mlp_params) if isinstance(probe, str) else _seeded(probe, mlp_params["random_state"])
+    if isinstance(probe, str):
+        probe = VFusionClassifier(**mlp_params)
+    _check_probe(probe, weight)
+    probe = _seeded(probe, mlp_params["random_state"])
     if isinstance(probe, VFusionClassifier):
         return Parallel(n_jobs=n_jobs)(delayed(MLPProbes)(probe, *shared, rows) for rows in row_sets)
-    _check_classifier(probe, weight)
     n_layers = stack.shape[1]
     fitted = Parallel(n_jobs=n_jobs)(
         delayed(_fit_classifier)(clone(probe), take_layers(stack, [layer]), codes, weight, rows, scaling)
@@ -183,15 +187,7 @@ def _fit_linear(stack, codes, n_classes, weight, row_sets, scaling, C, device):
             part, rows, codes[rows], n_classes, membership, statistics, scaling, C, device=device
         )
 
-    # A layer a thread, each computing on one core: faster than all cores on one layer, and the same bits anywhere.
-    n_threads = torch.get_num_threads()
-    n_workers = n_threads if device.type == "cpu" else 1
-    try:
-        with ThreadPoolExecutor(n_workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            layers = list(pool.map(fit_layer, range(stack.shape[1])))
-    finally:
-        # What a thread sets is also what every thread started later begins with.
-        torch.set_num_threads(n_threads)
+    layers = _map_single_threaded(fit_layer, range(stack.shape[1]), parallel=device.type == "cpu")
     unsolved = [layer for layer, (_, _, _, converged) in enumerate(layers) if not converged]
     if unsolved:
         warnings.warn(
@@ -211,12 +207,32 @@ def _fit_linear(stack, codes, n_classes, weight, row_sets, scaling, C, device):
     ]
 
 
+def _map_single_threaded(function, items, parallel):
+    """Map a function over items in threads that compute on one core each.
+
+    A layer a thread is faster than all cores on one layer, and gives the same bits anywhere.
+    """
+    # What a thread sets is also what every thread started later begins with: it must be put back, and by turns.
+    with _TURN:
+        with ThreadPoolExecutor(1) as pool:
+            n_threads = pool.submit(torch.get_num_threads).result()
+        try:
+            n_workers = n_threads if parallel else 1
+            with ThreadPoolExecutor(n_workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return list(pool.map(function, items))
+        finally:
+            torch.set_num_threads(n_threads)
+
+
 def _solve_layer(layer, rows, codes, n_classes, weight, statistics, scaling, C, device):
     """Return coefficients (K, features, classes), intercepts (K, classes) and success of one layer scaled K ways."""
     X = _scaled(layer[rows], scaling, *statistics[0])
+    # The size of the weights goes into the penalty's strength, because float32 has no room for 1e40 or 1e-40.
+    largest = weight.max()
+    weight = weight / largest
     n_present = np.array([len(np.unique(codes[column > 0])) for column in weight.T])
     # Of two classes, LogisticRegression penalises the difference of their coefficients, which is twice each.
-    ridge = np.where(n_present == 2, 2.0, 1.0) / C
+    ridge = np.where(n_present == 2, 2.0, 1.0) / C / largest
     stretch = shift = None
     if scaling in ("standard", "layer"):
         # All K problems read the features scaled by the first's statistics: the others' coefficients are stretched and
@@ -232,7 +248,7 @@ def _solve_layer(layer, rows, codes, n_classes, weight, statistics, scaling, C, 
         torch.from_numpy(X).to(device, dtype),
         torch.from_numpy(codes).to(device),
         torch.from_numpy(weight).to(device, dtype),
-        torch.from_numpy(ridge).to(device, dtype),
+        torch.from_numpy(ridge).to(device),
         n_classes,
         **_SOLVER[dtype],
     )
@@ -251,14 +267,22 @@ def _fit_classifier(probe, layer, codes, weight, rows, scaling):
     return fitted, *statistics
 
 
-def _check_classifier(probe, weight):
-    if not (is_classifier(probe) and hasattr(probe, "predict_proba")):
+def _check_probe(probe, weight):
+    if isinstance(probe, type) or not (is_classifier(probe) and hasattr(probe, "predict_proba")):
         raise ValueError(
             f"probe={probe!r} must be 'linear', 'mlp' or a classifier with predict_proba; for a classifier without it, "
             "pass CalibratedClassifierCV(classifier)."
         )
-    if weight is not None and not has_fit_parameter(probe, "sample_weight"):
-        raise ValueError(f"probe={probe!r} takes no sample_weight; fit without weights and class_weight.")
+    if isinstance(probe, VFusionClassifier):
+        probe._validate_params()
+        for name in ("layers", "n_layers", "class_weight"):
+            if getattr(probe, name) not in ("all", None):
+                raise ValueError(f"VFusionClassifier as probe reads one layer; set {name} of the classifier around it.")
+    elif weight is not None and not has_fit_parameter(probe, "sample_weight"):
+        raise ValueError(
+            f"probe={probe!r} takes no sample_weight; fit without weights, and set class_weight inside the probe if it "
+            "has one."
+        )
 
 
 def _seeded(probe, seed):

@@ -42,7 +42,7 @@ class SuperLearnerClassifier(BaseProbeEnsemble):
     layers : str, int, list of int or slice, default="all"
         Which of X's layers to use; see :func:`skvfusion.resolve_layers`.
     n_layers : int, default=None
-        Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer.
+        Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer, of which nothing is fused.
     scaling : {"standard", "layer", "token", "l2", None}, default="layer"
         Input scaling, as in :class:`VFusionClassifier`; folds have statistics of their own.
     max_epochs, lr, weight_decay, batch_size, early_stopping, validation_fraction, patience
@@ -68,7 +68,7 @@ class SuperLearnerClassifier(BaseProbeEnsemble):
         Accuracy of each layer's probe on each test fold.
     oof_proba_ : float32 ndarray of shape (n_samples, n_combined_layers, n_classes)
         Out-of-fold probabilities, in the order of ``classes_``: 0 for a class that the fold's probes have not seen, NaN
-        for samples that are in no test fold.
+        for samples in no test fold or of weight 0.
     probes_ : object
         The layers' probes, fitted on all samples; ``probes_.logits(stack)``, with a stack of shape
         (n_samples, n_combined_layers, n_tokens, dim), returns their logits.

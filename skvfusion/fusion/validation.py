@@ -86,8 +86,13 @@ def encode_labels(y):
     ValueError
         If y is not a classification target.
     """
-    check_classification_targets(y)
-    classes, codes = np.unique(y, return_inverse=True)
+    try:
+        check_classification_targets(y)
+        classes, codes = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(
+            f"y cannot be sorted into classes: {error}. Labels must not be missing, and all of one kind."
+        ) from error
     return classes, codes.astype(np.int64)
 
 
@@ -121,7 +126,8 @@ def combine_weights(class_weight, classes, codes, sample_weight):
     by_class = compute_class_weight(
         class_weight, classes=classes[present], y=classes[codes[counted]], sample_weight=weight[counted]
     )
-    weight[counted] *= by_class[positions]
+    with np.errstate(over="ignore"):  # refused below
+        weight[counted] *= by_class[positions]
     if not (np.isfinite(weight.sum()) and weight.min() >= 0):
         raise ValueError(
             f"class_weight={class_weight!r} and sample_weight make weights from {weight.min():g} to {weight.max():g}; "

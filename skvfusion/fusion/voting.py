@@ -19,10 +19,10 @@ class LayerVotingClassifier(BaseProbeEnsemble):
     Parameters
     ----------
     voting : {"logit", "proba", "calibrated", "majority"}, default="proba"
-        ``"logit"`` averages the layers' logits, ``"proba"`` their probabilities. ``"calibrated"`` averages the
-        probabilities after dividing each layer's logits by a temperature, that with the least cross-entropy on samples
-        which the probes have not seen. ``"majority"`` counts the layers' predictions; of classes with equally many, the
-        one with the highest summed probability wins.
+        ``"logit"`` averages the layers' logits, ``"proba"`` their probabilities (scikit-learn's
+        soft voting). ``"calibrated"`` averages the probabilities after dividing each layer's logits by a temperature,
+        that with the least cross-entropy on samples which the probes have not seen. ``"majority"`` counts the layers'
+        predictions (hard voting); of classes with equally many, the one with the highest summed probability wins.
     probe : {"linear", "mlp"} or classifier, default="linear"
         The probe of each layer: multinomial logistic regression, :class:`VFusionClassifier` on the one layer, or any
         classifier with ``predict_proba``, which is cloned for each layer and reads it scaled and flattened.
@@ -38,7 +38,7 @@ class LayerVotingClassifier(BaseProbeEnsemble):
     layers : str, int, list of int or slice, default="all"
         Which of X's layers to use; see :func:`skvfusion.resolve_layers`.
     n_layers : int, default=None
-        Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer.
+        Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer, of which nothing is fused.
     scaling : {"standard", "layer", "token", "l2", None}, default="layer"
         Input scaling, as in :class:`VFusionClassifier`; folds have statistics of their own.
     max_epochs, lr, weight_decay, batch_size, early_stopping, validation_fraction, patience

@@ -57,11 +57,19 @@ def scale(X, kind, mean, divisor):
     if kind in ("standard", "layer"):
         return (X - mean) / divisor
     if kind == "token":
-        centred = X - X.mean(-1, keepdims=True)
-        return centred / (centred**2).mean(-1, keepdims=True).clip(1e-30) ** 0.5
+        X = _shrink(X - X.mean(-1, keepdims=True))
+        return X / (X**2).mean(-1, keepdims=True).clip(1e-30) ** 0.5
     if kind == "l2":
+        X = _shrink(X)
         return X / (X**2).sum(-1, keepdims=True).clip(1e-30) ** 0.5
     return X
+
+
+def _shrink(X):
+    """Divide each token by its largest number, whose square might not fit into float32."""
+    sizes = abs(X)
+    largest = (sizes.amax if isinstance(X, torch.Tensor) else sizes.max)(-1, keepdims=True)
+    return X / largest.clip(float(torch.finfo(torch.float32).tiny))
 
 
 class InputScaling(nn.Module):

@@ -7,8 +7,14 @@ MEMORY = 10
 SUFFICIENT = 1e-4
 # The objective is known to about this share of it; a rise by less may be none.
 ROUNDING = 1e-15
+# A mean loss below this is as good as none, which is what samples that can be separated tend to without a penalty.
+_NEGLIGIBLE = 1e-4
 # What falls short of the tolerance by rounding alone is no failure.
 _SOLVED = 1e-9
+# What no step lowers any more, though it promises to lower it by this share, is not solved.
+_STALLED = 1e-3
+# A penalty that leaves nothing of the coefficients, and fits into float32.
+_STIFF = 1e30
 # Rows whose scores fit into a core's cache: about this many numbers.
 _BLOCK = 2**18
 # Logit of a class that a problem has no sample of, below all the others: exp rounds it to 0 in float32 too.
@@ -34,12 +40,13 @@ def solve_logistic(X, codes, weight, ridge, n_classes, *, tol=1e-6, max_iter=500
         Classes, from 0 to ``n_classes - 1``.
     weight : tensor of shape (n_samples, K)
         Non-negative; 0 leaves a sample out of a problem.
-    ridge : tensor of shape (K,) or (K, dim)
+    ridge : tensor of float64 of shape (K,) or (K, dim)
         Strengths of the penalty.
     n_classes : int
         A class without weight in a problem gets coefficients 0 and the intercept ``ABSENT``.
     tol : float, default=1e-6
-        A problem is solved when a step promises to lower its objective by less than this share of it.
+        A problem is solved when a step promises to lower its objective by less than this share of it, or of a mean loss
+        of 1e-4 if it is less.
     max_iter : int, default=500
         Most evaluations of the objective.
 
@@ -58,7 +65,10 @@ def solve_logistic(X, codes, weight, ridge, n_classes, *, tol=1e-6, max_iter=500
     X = X - mean
     basis, spectrum = _eigenbasis(X, reduce=ridge.ndim == 1)
     absent = torch.stack([weight[codes == c].sum(0) == 0 for c in range(n_classes)], 1)
-    basis, spectrum = basis.to(X.dtype), spectrum.to(X.dtype)
+    # In units in which the largest spread is 1, so that features of any size fit into float32.
+    unit = torch.where(spectrum.amax() > 0, spectrum.amax().sqrt(), 1.0)
+    basis, spectrum = (basis / unit).to(X.dtype), (spectrum / unit**2).to(X.dtype)
+    ridge = (ridge / unit**2 if ridge.ndim == 1 else ridge).clamp_max(_STIFF).to(X.dtype)
     X = torch.cat([X @ basis, X.new_ones(len(X), 1)], 1)
     problems = _Problems(X, codes, weight, absent, *_penalties(ridge, basis))
     W, converged = _minimise(problems, problems.first_guess(spectrum, total), tol, max_iter)
@@ -85,7 +95,7 @@ class _Problems:
         """Return the diagonal of an approximate inverse Hessian, of shape (K, dim + 1, 1)."""
         curvature = torch.cat([spectrum, spectrum.new_ones(1)]) * (total / self.shape[2])[:, None]
         curvature[:, :-1] += self.ridge[:, :-1, 0]
-        return curvature.clamp_min(curvature.amax() * torch.finfo(self.X.dtype).eps).reciprocal()[:, :, None]
+        return curvature.clamp_min(curvature.amax() * 1e-12).reciprocal()[:, :, None]
 
     def evaluate(self, W):
         """Return objectives (K,) in float64 and gradients of the shape of W, (K, dim + 1, n_classes)."""
@@ -134,9 +144,10 @@ def _minimise(problems, guess, tol, max_iter):
     step = torch.ones(K, dtype=dtype, device=device)
     for _ in range(max_iter):
         # Where rounding hides the fall of the objective, no shorter step will find it.
-        done = (-slope <= tol * F) | (step < 1e-4)
+        scope = F + _NEGLIGIBLE * problems.weight.sum(0)
+        done = (-slope <= tol * scope) | (step < 1e-4)
         if done.any():
-            solution[left[done]], converged[left[done]] = W[done], True
+            solution[left[done]], converged[left[done]] = W[done], (-slope <= _STALLED * scope)[done]
             stay = ~done
             problems.keep(stay)
             left, W, F, g, guess, scale, direction, slope, step = (
@@ -161,7 +172,7 @@ def _minimise(problems, guess, tol, max_iter):
         slope = _dot(direction, g)
         step = torch.where(accepted, 1.0, step / 2)
     else:
-        solution[left], converged[left] = W, -slope <= max(tol, _SOLVED) * F
+        solution[left], converged[left] = W, -slope <= max(tol, _SOLVED) * scope
     return solution, converged
 
 

@@ -134,7 +134,7 @@ def test_groups_of_any_kind(classifier, kind, data):
 
 def test_groups_must_be_as_many_as_samples(data):
     X, y, _, groups = data
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+    with pytest.raises(ValueError, match="groups must be one-dimensional with an entry for each"):
         SuperLearnerClassifier().fit(X, y, groups=groups[:-1])
 
 

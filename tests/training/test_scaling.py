@@ -198,7 +198,7 @@ def test_a_memory_map_is_read_block_by_block(X, monkeypatch):
             Spy.longest = max(Spy.longest, len(rows))
             return np.asarray(self)[rows]
 
-    monkeypatch.setattr(scaling, "_BLOCK", 8 * 30)
+    monkeypatch.setattr(scaling, "_BLOCK", 8)
     scaling_statistics(X.view(Spy), EVERY, "standard")
     assert Spy.longest == 8
 

@@ -343,13 +343,14 @@ def test_any_classifier_reads_its_layer_scaled_and_flattened(probe, scaling, n_t
         assert_array_equal(proba(probes.logits(stack)[:, layer])[:, 1], 0)
 
 
-def test_any_classifier_gets_the_weights():
+def test_any_classifier_gets_the_weights_and_input_scaled_by_them():
     stack, codes = samples()
     weight, rows = weights(90), folds(90)[0]
-    (probes,) = fit(stack, codes, [rows], GaussianNB(), weight)
+    probe = logistic_regression(C=0.01)
+    (probes,) = fit(stack, codes, [rows], probe, weight)
     X = scaled_by_hand(stack[:, 2], rows, "layer", weight)
-    expected = GaussianNB().fit(X[rows], codes[rows], weight[rows]).predict_proba(X)
-    assert_allclose(proba(probes.logits(stack)[:, 2]), expected, atol=1e-4)
+    expected = probe.fit(X[rows], codes[rows], weight[rows]).predict_proba(X)
+    assert_allclose(proba(probes.logits(stack)[:, 2]), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("in_a_pipeline", [False, True])

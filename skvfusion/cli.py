@@ -49,7 +49,7 @@ def _parser():
         "demo",
         help="compare fusing the layers with using one, on handwritten digits",
         description="Handwritten digits (scikit-learn's) through the embedded backbone 'nano', without a download: the "
-        "last layer, the best layer, the average of the layers and VFusion.",
+        "last layer, the best layer, the average of the layers, Super Learner, ALF and VFusion.",
         epilog="example: skvfusion demo --seeds 5 --out demo",
     )
     demo.add_argument("--seeds", type=_positive, default=1, help="how many seeds to average over (default: 1)")

@@ -111,7 +111,7 @@ def main(seeds, seed, device, out):
     print(table.to_string(col_space=12, float_format="{:.2f}".format, formatters={"gain": "{:+.2f}".format}))
     print("\ngain: percentage points over the last layer, before rounding")
     print(f"Recovery rate: inner layers are right on {scores[RECOVERY].mean():.0%} of the last layer's errors.")
-    print("Probes are logistic regressions; the best layer is chosen by cross-validation on the training half.")
+    print("Layers are read by logistic regressions unless named otherwise; the best is found by cross-validation.")
     print(f"Total: {time.perf_counter() - start:.0f} s")
     if out is not None:
         table.to_csv(out / "demo.csv", index_label="method")

@@ -42,6 +42,25 @@ def test_speed_prints_ratios_to_the_alternative(capsys):
     assert all(ratio > 0 for ratio in ratios.values())
 
 
+def test_speed_compares_every_fusion_method(capsys):
+    load("speed").main(["--what", "fusion", "--quick", "--repetitions", "1"])
+    printed = capsys.readouterr().out
+    rows = re.findall(r"^(.+?) +\d+\.\d{3} +(\d+\.\d{3})$", printed, re.MULTILINE)
+    assert [float(ratio) for _, ratio in rows[::2]] == [1] * 7
+    assert {name for name, _ in rows[1::2]} == {
+        "AttentiveFusionClassifier's net",
+        "VFusionClassifier.fit",
+        "AttentiveFusionClassifier.fit",
+        "MixtureOfExpertsClassifier.fit",
+        "NeuralLogitControllerClassifier.fit",
+        "all 3 linear probes",
+        "SuperLearnerClassifier",
+    }
+    above = re.findall(r"^layer +\d+: .*ours (-?\d\.\de[+-]\d+)$", printed, re.MULTILINE)
+    assert len(above) == 2
+    assert max(abs(float(value)) for value in above) < 1e-4
+
+
 def test_nanos_training_writes_weights_that_say_how_they_came_about(tmp_path, monkeypatch, rng):
     for split, n in (("train", 16), ("test", 2)):
         for label in range(10):

@@ -112,7 +112,7 @@ class BaseProbeEnsemble(BaseStackClassifier):
             if len(test) > 0:
                 logits[test] = probes.logits(stack[test])
                 known[test] = np.isin(codes[test], codes[train])
-        usable = np.flatnonzero(known if weight is None else known & (weight > 0))
+        usable = np.flatnonzero(known)
         if len(usable) == 0:
             raise ValueError(
                 f"{type(self).__name__} has nothing to learn from: cv makes no split with samples of a class on both "

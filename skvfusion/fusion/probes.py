@@ -127,7 +127,7 @@ class MLPProbes:
     def __init__(self, template, stack, codes, n_classes, weight, rows):
         rows, present, known = _present(codes, weight, rows)
         self.n_classes = n_classes
-        self.mlps = LayerMLPs(**template.get_params(deep=False) | {"layers": "all", "class_weight": None})
+        self.mlps = LayerMLPs(**template.get_params(deep=False))
         self.mlps.classes_ = present
         self.mlps._fit(stack, known, weight, rows=rows)
 

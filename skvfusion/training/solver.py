@@ -124,8 +124,7 @@ class _Problems:
             P *= (weight / total)[:, :, None]
             P.scatter_add_(2, label, -weight[:, :, None])
             gradient.addmm_(X.T, P.view(-1, k * c))
-        gradient = gradient.view(d, k, c).transpose(0, 1) + penalty
-        return objective, gradient.masked_fill_(self.absent[:, None], 0)
+        return objective, gradient.view(d, k, c).transpose(0, 1) + penalty
 
 
 def _minimise(problems, guess, tol, max_iter):

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from threadpoolctl import threadpool_limits
+
+# The same examples on every run: what fails should fail for whoever changes something, not for the next one.
+settings.register_profile("same examples", derandomize=True)
+settings.load_profile("same examples")
 
 
 @pytest.fixture

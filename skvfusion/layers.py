@@ -5,6 +5,8 @@ import re
 from collections.abc import Collection
 from itertools import pairwise
 
+import numpy as np
+
 NAMED = ("all", "second_half", "strided", "quarterly", "last")
 _ALLOWED = (
     "'all', 'second_half', 'strided', 'strided:STEP', 'quarterly', 'last', 'last:COUNT', "
@@ -65,11 +67,57 @@ def resolve_layers(layers, n_layers):
 
 
 def take_layers(X, indices):
-    """Return ``X[:, indices]``; a view where they ascend evenly, as selections do, so that a memory map stays one."""
+    """Return ``X[:, indices]`` without reading it, so that a memory map stays one.
+
+    Parameters
+    ----------
+    X : array or LayerView of shape (n_samples, n_layers, ...)
+        Layer stacks.
+    indices : list of int
+        The layers to take.
+
+    Returns
+    -------
+    array or LayerView
+        A view where the indices ascend evenly, as most selections do; otherwise a :class:`LayerView`.
+    """
+    if isinstance(X, LayerView):
+        return take_layers(X.X, [X.indices[index] for index in indices])
     steps = {b - a for a, b in pairwise(indices)} or {1}
     if len(steps) > 1 or min(steps) < 1 or min(indices) < 0:
-        return X[:, indices]
+        return LayerView(X, indices)
     return X[:, indices[0] : indices[-1] + 1 : steps.pop()]
+
+
+class LayerView:
+    """Layers of a stack at uneven distances, which numpy cannot view; they are copied for the rows that are asked for.
+
+    Parameters
+    ----------
+    X : array of shape (n_samples, n_layers, ...)
+        Layer stacks.
+    indices : list of int
+        The layers.
+    """
+
+    def __init__(self, X, indices):
+        self.X = X
+        self.indices = list(indices)
+        self.shape = (len(X), len(self.indices), *X.shape[2:])
+        self.dtype = X.dtype
+        self.ndim = X.ndim
+
+    def __len__(self):
+        """Return the number of samples."""
+        return len(self.X)
+
+    def __getitem__(self, rows):
+        """Return the layers of ``rows``, an array of int or a slice, as an array."""
+        return self.X[np.arange(len(self.X))[rows][:, None], self.indices]
+
+    def __array__(self, dtype=None, copy=None):
+        """Return all of it as an array, for code that does not know this class."""
+        return np.asarray(self[:], dtype=dtype)
 
 
 def _resolve_name(layers, n_layers):

@@ -193,7 +193,8 @@ class AttentiveFusionClassifier(BaseTorchClassifier):
     scaling : {"l2", "standard", "layer", "token", None}, default="l2"
         Input scaling. ``"l2"`` divides each token by its length; ``"standard"`` gives every dimension mean 0 and
         variance 1 over the training rows; ``"layer"`` centres every dimension and divides each layer by one number;
-        ``"token"`` is a LayerNorm per token; None leaves the numbers alone. A LayerNorm follows in any case.
+        ``"token"`` is a LayerNorm per token; None leaves the numbers alone. A LayerNorm follows in any case, in which
+        zeros that fill narrow layers up to the width of others count.
     max_epochs : int, default=40
         Epochs over which the learning rate is annealed to almost 0 along a cosine; more on small data, unless
         ``min_steps`` is lowered too.

@@ -110,7 +110,7 @@ class BaseProbeEnsemble(BaseStackClassifier):
         known = np.zeros(len(codes), dtype=bool)
         for (train, test), probes in zip(splits, fitted, strict=True):
             if len(test) > 0:
-                logits[test] = probes.logits(stack[test])
+                logits[test] = probes.logits(stack, test)
                 known[test] = np.isin(codes[test], codes[train])
         usable = np.flatnonzero(known)
         if len(usable) == 0:

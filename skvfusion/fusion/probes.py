@@ -23,8 +23,8 @@ from .vfusion import VFusionClassifier
 # Up to so many products per evaluation, float64 and the last digit cost next to nothing.
 _SMALL = 30_000
 _SOLVER = {torch.float64: {"tol": 1e-20, "max_iter": 2000}, torch.float32: {"tol": 1e-6, "max_iter": 1000}}
-# Rows are scored in blocks of about this many numbers, so that a memory map is never loaded whole.
-_BLOCK = 2**22
+# A layer is read in blocks of about this many numbers, so that a memory map is never loaded whole.
+_BLOCK = 2**18
 _TURN = Lock()
 
 
@@ -40,8 +40,10 @@ def fit_probes(probe, stack, codes, n_classes, weight, row_sets, *, scaling, C, 
         ``"linear"``: multinomial logistic regression. ``"mlp"``: :class:`VFusionClassifier` with ``mlp_params``. A
         VFusionClassifier stands for itself; any other classifier is cloned for every layer and row set, reads its
         layer scaled and flattened, and needs ``predict_proba``.
-    stack : array of shape (n_samples, n_layers, n_tokens, dim)
-        Validated layer stacks.
+    stack : array or LayerView of shape (n_samples, n_layers, n_tokens, dim)
+        Validated layer stacks. Linear probes read one layer at a time into memory (one in each of torch's threads) and
+        hold it twice in float32, whatever the number of row sets; a layer in float64 three times. MLPs read by
+        batches; other classifiers get their layer in float64.
     codes : array of int of shape (n_samples,)
         Encoded labels.
     n_classes : int
@@ -56,8 +58,9 @@ def fit_probes(probe, stack, codes, n_classes, weight, row_sets, *, scaling, C, 
     Returns
     -------
     list
-        For each row set, the probes of all layers: an object whose ``logits(stack)`` returns float64 logits of shape
-        (n_samples, n_layers, n_classes). A class without samples in the row set gets probability 0.
+        For each row set, the probes of all layers: an object whose ``logits(stack, rows=None)`` returns float64 logits
+        of shape (n_rows, n_layers, n_classes) of these rows, or all. A class without samples in the row set gets
+        probability 0.
     """
     shared = (stack, codes, n_classes, weight)
     if isinstance(probe, str) and probe == "linear":
@@ -102,14 +105,18 @@ class LinearProbes:
         self.coef = coef
         self.intercept = intercept
 
-    def logits(self, stack):
-        """Return float64 logits of shape (n_samples, n_layers, n_classes)."""
-        logits = np.empty((len(stack), *self.intercept.shape))
+    def logits(self, stack, rows=None):
+        """Return float64 logits of shape (n_rows, n_layers, n_classes) of ``rows``, or all."""
+        rows = np.arange(len(stack)) if rows is None else rows
+        logits = np.empty((len(rows), *self.intercept.shape))
         coef = self.coef.astype(np.float64)
-        for rows in _blocks(stack):
-            X = scale(stack[rows].astype(np.float64), self.scaling, self.mean, self.divisor)
-            for layer in range(X.shape[1]):
-                logits[rows, layer] = X[:, layer].reshape(len(X), -1) @ coef[layer] + self.intercept[layer]
+        layers = [take_layers(stack, [layer]) for layer in range(stack.shape[1])]
+        # Blocks outside, so that a memory map is read from front to back.
+        for block in _blocks(len(rows), layers[0]):
+            for layer, part in enumerate(layers):
+                statistics = (None, None) if self.mean is None else (self.mean[[layer]], self.divisor[[layer]])
+                X = _scaled(part, rows[block], self.scaling, *statistics)
+                logits[block, layer] = X @ coef[layer] + self.intercept[layer]
         return logits
 
 
@@ -131,9 +138,9 @@ class MLPProbes:
         self.mlps.classes_ = present
         self.mlps._fit(stack, known, weight, rows=rows)
 
-    def logits(self, stack):
-        """Return float64 logits of shape (n_samples, n_layers, n_classes)."""
-        known = net_outputs(self.mlps.net_, StackDataset(stack), 0)
+    def logits(self, stack, rows=None):
+        """Return float64 logits of shape (n_rows, n_layers, n_classes) of ``rows``, or all."""
+        known = net_outputs(self.mlps.net_, StackDataset(stack, rows), 0)
         if known.shape[2] == self.n_classes:
             return known
         logits = np.repeat(known.min(axis=2, keepdims=True) + ABSENT, self.n_classes, axis=2)
@@ -159,15 +166,17 @@ class ClassifierProbes:
         self.scaling = scaling
         self.n_classes = n_classes
 
-    def logits(self, stack):
-        """Return float64 log-probabilities of shape (n_samples, n_layers, n_classes)."""
-        logits = np.full((len(stack), len(self.probes), self.n_classes), ABSENT)
+    def logits(self, stack, rows=None):
+        """Return float64 log-probabilities of shape (n_rows, n_layers, n_classes) of ``rows``, or all."""
+        rows = np.arange(len(stack)) if rows is None else rows
+        logits = np.full((len(rows), len(self.probes), self.n_classes), ABSENT)
         for layer, (probe, mean, divisor) in enumerate(zip(self.probes, self.means, self.divisors, strict=True)):
-            for rows in _blocks(stack[:, [layer]]):
-                X = _scaled(stack[rows, layer, None], self.scaling, mean, divisor)
+            part = take_layers(stack, [layer])
+            for block in _blocks(len(rows), part):
+                X = _scaled(part, rows[block], self.scaling, mean, divisor)
                 # The logarithm of 0 would make every further sum infinite.
                 probabilities = np.maximum(probe.predict_proba(X), np.finfo(np.float64).tiny)
-                logits[rows, layer, probe.classes_] = np.log(probabilities)
+                logits[block, layer, probe.classes_] = np.log(probabilities)
         return logits
 
 
@@ -181,11 +190,8 @@ def _fit_linear(stack, codes, n_classes, weight, row_sets, scaling, C, device):
         membership[np.searchsorted(rows, members), k] = 1 if weight is None else weight[members]
 
     def fit_layer(layer):
-        part = take_layers(stack, [layer])
-        statistics = [scaling_statistics(part, members, scaling, weight) for members in row_sets]
-        return statistics, *_solve_layer(
-            part, rows, codes[rows], n_classes, membership, statistics, scaling, C, device=device
-        )
+        X, statistics = _read_layer(take_layers(stack, [layer]), rows, n_classes, weight, row_sets, scaling)
+        return statistics, *_solve_layer(X, codes[rows], n_classes, membership, statistics, scaling, C, device=device)
 
     layers = _map_single_threaded(fit_layer, range(stack.shape[1]), parallel=device.type == "cpu")
     unsolved = [layer for layer, (_, _, _, converged) in enumerate(layers) if not converged]
@@ -224,9 +230,18 @@ def _map_single_threaded(function, items, parallel):
             torch.set_num_threads(n_threads)
 
 
-def _solve_layer(layer, rows, codes, n_classes, weight, statistics, scaling, C, device):
+def _read_layer(layer, rows, n_classes, weight, row_sets, scaling):
+    """Return the rows of one layer scaled by the first row set's statistics, and the statistics of all row sets."""
+    # Once from where it lies, as it is: each row set's statistics take two further passes.
+    layer = layer[rows]
+    weight = None if weight is None else weight[rows]
+    statistics = [scaling_statistics(layer, np.searchsorted(rows, members), scaling, weight) for members in row_sets]
+    dtype = np.float64 if layer.size * n_classes <= _SMALL else np.float32
+    return _scaled(layer, np.arange(len(rows)), scaling, *statistics[0], dtype), statistics
+
+
+def _solve_layer(X, codes, n_classes, weight, statistics, scaling, C, device):
     """Return coefficients (K, features, classes), intercepts (K, classes) and success of one layer scaled K ways."""
-    X = _scaled(layer[rows], scaling, *statistics[0])
     # The size of the weights goes into the penalty's strength, because float32 has no room for 1e40 or 1e-40.
     largest = weight.max()
     weight = weight / largest
@@ -243,14 +258,14 @@ def _solve_layer(layer, rows, codes, n_classes, weight, statistics, scaling, C, 
         stretch, shift = divisor / divisor[0], (mean - mean[0]) / divisor
         squared = stretch**2
         ridge = ridge * squared[:, 0] if (squared == squared[:, :1]).all() else ridge[:, None] * squared
-    dtype = torch.float64 if X.size * n_classes <= _SMALL else torch.float32
+    X = torch.from_numpy(X).to(device)
     coef, intercept, converged = solve_logistic(
-        torch.from_numpy(X).to(device, dtype),
+        X,
         torch.from_numpy(codes).to(device),
-        torch.from_numpy(weight).to(device, dtype),
+        torch.from_numpy(weight).to(device, X.dtype),
         torch.from_numpy(ridge).to(device),
         n_classes,
-        **_SOLVER[dtype],
+        **_SOLVER[X.dtype],
     )
     coef, intercept = coef.cpu().numpy(), intercept.cpu().numpy()
     if stretch is not None:
@@ -262,7 +277,7 @@ def _solve_layer(layer, rows, codes, n_classes, weight, statistics, scaling, C, 
 def _fit_classifier(probe, layer, codes, weight, rows, scaling):
     """Fit one classifier on one layer; return it with the layer's scaling statistics."""
     statistics = scaling_statistics(layer, rows, scaling, weight)
-    X = _scaled(layer[rows], scaling, *statistics)
+    X = _scaled(layer, rows, scaling, *statistics)
     fitted = probe.fit(X, codes[rows]) if weight is None else probe.fit(X, codes[rows], sample_weight=weight[rows])
     return fitted, *statistics
 
@@ -302,9 +317,13 @@ def _present(codes, weight, rows):
     return rows, present, np.searchsorted(present, codes)
 
 
-def _scaled(layer, scaling, mean, divisor):
-    """Return a stack of one layer scaled and flattened to (n_samples, features), in float64."""
-    return scale(layer.astype(np.float64), scaling, mean, divisor).reshape(len(layer), -1)
+def _scaled(layer, rows, scaling, mean, divisor, dtype=np.float64):
+    """Return rows of a stack of one layer scaled and flattened to (n_rows, features), computed in float64."""
+    X = np.empty((len(rows), int(np.prod(layer.shape[1:]))), dtype)
+    for block in _blocks(len(rows), layer):
+        scaled = scale(layer[rows[block]].astype(np.float64), scaling, mean, divisor)
+        X[block] = scaled.reshape(len(scaled), -1)
+    return X
 
 
 def _join_statistics(by_layer):
@@ -313,6 +332,7 @@ def _join_statistics(by_layer):
     )
 
 
-def _blocks(stack):
-    size = max(1, _BLOCK // int(np.prod(stack.shape[1:])))
-    return (slice(start, start + size) for start in range(0, len(stack), size))
+def _blocks(n_rows, layer):
+    """Return slices of as many rows of a stack of one layer as make a block."""
+    size = max(1, _BLOCK // int(np.prod(layer.shape[1:])))
+    return [slice(start, start + size) for start in range(0, n_rows, size)]

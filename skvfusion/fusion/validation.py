@@ -6,7 +6,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_X_y, validate_data
 
 # A block of rows small enough to be checked without loading a memory map.
-_BLOCK = 2**22
+_BLOCK = 2**20
 
 
 def read_stack(estimator, X, *, reset, y=None):

@@ -115,8 +115,9 @@ class VFusionClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseT
         Splits a flattened 2-D X into this many equal layers; None reads 2-D as one layer.
     scaling : {"standard", "layer", "token", "l2", None}, default="layer"
         Input scaling, with statistics of the training rows. ``"layer"`` centres every dimension and divides each layer
-        by one number; ``"standard"`` divides every dimension by its standard deviation; ``"token"`` is a LayerNorm per
-        token, ``"l2"`` makes each token's length 1; None leaves the numbers alone.
+        by one number, the root mean square of those that vary; ``"standard"`` divides every dimension by its standard
+        deviation; ``"token"`` is a LayerNorm per token, ``"l2"`` makes each token's length 1; None leaves the numbers
+        alone. Zeros that fill narrow layers up to the width of others count in ``"token"`` only.
     max_epochs : int, default=60
         Epochs over which the learning rate is annealed to almost 0 along a cosine; the most that are run.
     lr : float, default=1e-3

@@ -16,7 +16,7 @@ class StackDataset(Dataset):
 
     Parameters
     ----------
-    X : array of shape (n_samples, ...)
+    X : array or LayerView of shape (n_samples, ...)
         Any numeric dtype, memory order or memory map; it is read batch by batch and never written.
     rows : array of int, default=None
         The rows that belong to this data set; None for all.

@@ -18,7 +18,12 @@ from .batches import BatchIterator
 
 # The annealed learning rate ends here rather than at 0, so that the last epochs still count.
 FINAL_LR = 1e-6
+# Samples in a pass without gradients, if they are small, and most numbers in them, which are copied several times over
+# in float64.
 INFERENCE_BATCH = 1024
+_INFERENCE_NUMBERS = 2**20
+# As many as in a training batch at most, so that validating takes no more memory.
+_VALIDATION_BATCH = 256
 
 
 class FusionNet(NeuralNet):
@@ -36,7 +41,7 @@ class FusionNet(NeuralNet):
         "iterator_train": BatchIterator,
         "iterator_train__shuffle": True,
         "iterator_valid": BatchIterator,
-        "iterator_valid__batch_size": INFERENCE_BATCH,
+        "iterator_valid__batch_size": _VALIDATION_BATCH,
         "train_split": None,
     }
     _kept_params = ("lr", "max_epochs", "batch_size", "verbose", "optimizer__weight_decay", "iterator_train__seed")
@@ -181,16 +186,22 @@ def net_outputs(net, dataset, output):
     """Run a net over a data set in eval mode and return its output number ``output`` as one float64 array.
 
     On the CPU the pass is made in float64: a sample's prediction then does not depend on which others share its batch,
-    and the cost is nothing beside that of extracting the sample.
+    and the cost is nothing beside that of extracting the sample. Batches are small enough to hold few numbers.
     """
     device = torch.device(net.device)
     dtype = torch.float64 if device.type == "cpu" else torch.float32
     module = copy.deepcopy(net.module_).to(dtype).eval()
+    n_rows = min(INFERENCE_BATCH, max(1, _INFERENCE_NUMBERS // int(np.prod(dataset.X.shape[1:]))))
+    outputs, start = None, 0
     with torch.inference_mode():
-        parts = [
-            _call(module, X, device, dtype)[output].cpu().double() for X, _ in BatchIterator(dataset, INFERENCE_BATCH)
-        ]
-    return torch.cat(parts).numpy()
+        for X, _ in BatchIterator(dataset, n_rows):
+            part = _call(module, X, device, dtype)[output].numpy(force=True)
+            # Into one array: many small ones between the large ones of each batch would keep the heap from shrinking.
+            if outputs is None:
+                outputs = np.empty((len(dataset), *part.shape[1:]))
+            outputs[start : start + len(part)] = part
+            start += len(part)
+    return outputs
 
 
 def _call(module, X, device, dtype):

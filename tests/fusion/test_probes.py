@@ -463,6 +463,14 @@ def test_scoring_in_blocks_changes_nothing(probe, mlp_params, monkeypatch):
 
 
 @linear_mlp_or_any
+def test_chosen_rows_are_scored_as_a_stack_of_them(probe, mlp_params):
+    stack, codes = samples()
+    (probes,) = fit(stack, codes, [np.arange(90)], probe, **mlp_params)
+    rows = np.array([80, 3, 41])
+    assert_array_equal(probes.logits(stack, rows), probes.logits(stack[rows]))
+
+
+@linear_mlp_or_any
 def test_a_sample_is_scored_alike_in_any_company(probe, mlp_params):
     stack, codes = samples()
     (probes,) = fit(stack, codes, [np.arange(90)], probe, **mlp_params)

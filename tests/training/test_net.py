@@ -201,6 +201,16 @@ def test_weights_steer_the_training():
     assert proba[1].item() == pytest.approx(0.9, abs=0.03)
 
 
+def test_a_pass_reads_few_enough_numbers_at_a_time(monkeypatch):
+    net, data = train(max_epochs=2), dataset(30, seed=3)
+    whole, sizes = net_outputs(net, data, 1), []
+    read = data.batch
+    monkeypatch.setattr(data, "batch", lambda rows: sizes.append(len(data.rows[rows])) or read(rows))
+    monkeypatch.setattr("skvfusion.training.net._INFERENCE_NUMBERS", 7 * DIM)
+    np.testing.assert_allclose(net_outputs(net, data, 1), whole, rtol=1e-10)
+    assert sizes == [7, 7, 7, 7, 2]
+
+
 def recorded_lrs(lr, max_epochs, batch_size=32):
     net = train(lr=lr, max_epochs=max_epochs, batch_size=batch_size, callbacks=[("recorder", Recorder())])
     return dict(net.callbacks_)["recorder"].lrs, net.optimizer_.param_groups[0]["lr"]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler, normalize
 from torch.nn import functional as F
 
+from skvfusion.layers import take_layers
 from skvfusion.training import scaling
 from skvfusion.training.scaling import SCALINGS, InputScaling, scale, scaling_statistics
 
@@ -180,27 +181,72 @@ def test_several_blocks_give_what_one_gives(X, weight, kind, weighted, source, r
     weight = weight if weighted else None
     rows = np.arange(1, 40)
     expected = scaling_statistics(X.astype(np.float64), rows, kind, weight)
-    monkeypatch.setattr(scaling, "_BLOCK", rows_per_block * 30)
+    monkeypatch.setattr(scaling, "_BLOCK", rows_per_block)
     np.testing.assert_allclose(scaling_statistics(X, rows, kind, weight), expected, rtol=1e-6)
-
-
-def test_a_sample_larger_than_a_block_is_a_block(X, monkeypatch):
-    expected = scaling_statistics(X, EVERY, "standard")
-    monkeypatch.setattr(scaling, "_BLOCK", 1)
-    np.testing.assert_allclose(scaling_statistics(X, EVERY, "standard"), expected, rtol=1e-6)
 
 
 def test_a_memory_map_is_read_block_by_block(X, monkeypatch):
     class Spy(np.ndarray):
         longest = 0
 
-        def __getitem__(self, rows):
-            Spy.longest = max(Spy.longest, len(rows))
-            return np.asarray(self)[rows]
+        def __getitem__(self, key):
+            taken = super().__getitem__(key)
+            # What slices give is a view, which reads nothing.
+            if not np.shares_memory(taken, X):
+                Spy.longest = max(Spy.longest, len(taken))
+            return taken
 
     monkeypatch.setattr(scaling, "_BLOCK", 8)
     scaling_statistics(X.view(Spy), EVERY, "standard")
     assert Spy.longest == 8
+
+
+def padded(X, width):
+    """Stacks whose layer 1 has two columns more than the others, which are filled up with zeros."""
+    X = np.concatenate([X, np.zeros((*X.shape[:-1], width - X.shape[-1]))], axis=-1)
+    X[:, 1, :, 5:7] = X[:, 1, :, :2] + 1
+    return X
+
+
+@pytest.mark.parametrize("kind", ["standard", "layer", "l2", None])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_padding_stays_zero_and_leaves_the_rest_as_without(X, weight, kind, weighted):
+    weight = weight if weighted else None
+    out = scaled(padded(X, 9), kind, sample_weight=weight)
+    np.testing.assert_array_equal(out[:, [0, 2], :, 5:], 0)
+    np.testing.assert_array_equal(out[..., 7:], 0)
+    np.testing.assert_allclose(out[:, [0, 2], :, :5], scaled(X[:, [0, 2]], kind, sample_weight=weight), rtol=1e-6)
+    unpadded = scaled(padded(X, 9)[:, [1], :, :7], kind, sample_weight=weight)
+    np.testing.assert_allclose(out[:, [1], :, :7], unpadded, rtol=1e-6)
+
+
+def test_token_counts_padding(X):
+    assert np.abs(scaled(padded(X, 9), "token")[:, 0, :, 5:]).max() > 0.1
+
+
+def test_constant_dimensions_do_not_make_a_layer_larger(X):
+    X[:, 0, 0, :3] = 7.0
+    _, divisor = scaling_statistics(X, EVERY, "layer")
+    np.testing.assert_allclose(divisor[0, 0], np.sqrt(X[:, 0, 0, 3:].var(axis=0).mean()), rtol=1e-5)
+    np.testing.assert_allclose(divisor[0, 1], np.sqrt(X[:, 0, 1].var(axis=0).mean()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["standard", "layer"])
+def test_float16_gives_the_bits_of_float32_even_where_sums_overflow(X, kind):
+    X = (60_000 * X / np.abs(X).max()).astype(np.float16)
+    X[:, 0] = np.abs(X[:, 0])
+    with np.errstate(over="ignore"):
+        assert np.isinf(X.sum(axis=0)).any()
+    expected = scaling_statistics(X.astype(np.float32), EVERY, kind)
+    for found, same in zip(scaling_statistics(X, EVERY, kind), expected, strict=True):
+        assert np.isfinite(found).all()
+        np.testing.assert_array_equal(found, same)
+
+
+def test_layers_at_uneven_distances_have_the_statistics_that_they_have_alone(X):
+    every, some = (scaling_statistics(stack, EVERY, "layer") for stack in (X, take_layers(X, [2, 0])))
+    for all_layers, two in zip(every, some, strict=True):
+        np.testing.assert_array_equal(two, all_layers[[2, 0]])
 
 
 @pytest.mark.parametrize("kind", SCALINGS)

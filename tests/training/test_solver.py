@@ -189,6 +189,16 @@ def test_the_blocks_of_rows_make_no_difference(monkeypatch):
 
 
 @dtypes
+@pytest.mark.parametrize("shape", SHAPES)
+def test_centring_by_blocks_makes_no_difference(shape, dtype, monkeypatch):
+    X, codes = problem(**shape)
+    whole = solve(X, codes, dtype=dtype)
+    monkeypatch.setattr("skvfusion.training.solver._ROWS", 7)
+    for found, expected in zip(solve(X, codes, dtype=dtype)[:2], whole[:2], strict=True):
+        assert_allclose(found, expected, atol=tolerance(dtype, 1e-6, 1e-2))
+
+
+@dtypes
 @pytest.mark.parametrize("shape", [{"n": 80, "dim": 6}, {"n": 25, "dim": 60}])
 def test_each_dimension_may_have_its_own_ridge(shape, dtype):
     X, codes = problem(**shape)

@@ -1,15 +1,28 @@
+import contextlib
+import hashlib
 import io
+import os
 import re
+import struct
+import threading
+import time
+import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, ImageDraw, ImageFont
+from PIL import ImageSequence as PILSequence
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from skvfusion.extraction.images import ImageSequence
+from skvfusion.extraction.pixels import JPEG_MARGIN
+
+PAGE = Path(__file__).parents[2] / "docs" / "images.md"
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
@@ -266,12 +279,18 @@ def test_image_of_one_pixel(item):
     np.testing.assert_array_equal(read(item), [[[9, 9, 9]]])
 
 
+def objects_of(images):
+    objects = np.empty(len(images), dtype=object)
+    for index, image in enumerate(images):
+        objects[index] = image
+    return objects
+
+
 def collections_of(pixels):
     """All kinds of collection that hold the same three images."""
     arrays, pil = list(pixels), [Image.fromarray(image) for image in pixels]
     tensor = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
-    objects = np.empty(len(pil), dtype=object)
-    objects[:] = pil
+    objects = objects_of(pil)
     return {
         "list of arrays": arrays,
         "tuple of arrays": tuple(arrays),
@@ -283,6 +302,8 @@ def collections_of(pixels):
         "tensor (n, C, H, W)": tensor,
         "object array": objects,
         "object column": objects[:, None],
+        "list of bytearrays": [bytearray(encode(image)) for image in pil],
+        "object array of arrays": objects_of(arrays),
         "Series of images": pd.Series(pil, index=[7, 8, 9]),
         "DataFrame of images": pd.DataFrame({"image": pil}, index=[7, 8, 9]),
         "Dataset of images": ImageDataset(pil),
@@ -304,6 +325,7 @@ def test_collection_holds_each_image(pixels, kind):
     "wrap",
     [
         list,
+        lambda paths: sorted(paths[0].parent.glob("*.png")),
         lambda paths: [str(path) for path in paths],
         lambda paths: np.array([str(path) for path in paths]),
         lambda paths: np.array(paths, dtype=object),
@@ -317,6 +339,7 @@ def test_collection_holds_each_image(pixels, kind):
     ],
     ids=[
         "Path",
+        "sorted glob",
         "str",
         "str array",
         "object array",
@@ -396,8 +419,9 @@ def test_empty_collection_raises(empty):
     [
         ({"image.png": 0}, "X is a dict"),
         ({"image.png"}, "X is a set"),
-        ((path for path in ["image.png"]), "X is a generator"),
-        (iter(["image.png"]), "X is a list_iterator"),
+        ((path for path in ["image.png"]), r"X is a generator; if it yields images, make it a list: list\(X\)"),
+        (iter(["image.png"]), r"X is a list_iterator;.* list\(X\)"),
+        (Path().glob("*.png"), r"list\(X\)"),
         (None, "X is a NoneType"),
         (3, "X is a int"),
         (np.zeros((4, 5)), r"shape \(4, 5\)"),
@@ -452,6 +476,7 @@ def broken_file(path, kind):
         path.touch()
     elif kind == "folder":
         path.mkdir()
+    return path
 
 
 @pytest.mark.parametrize(
@@ -461,7 +486,7 @@ def broken_file(path, kind):
         ("corrupt", "not an image file that Pillow can read"),
         ("empty", "not an image file that Pillow can read"),
         ("truncated", "(?i:truncated)"),
-        ("folder", "(?i:directory|permission)"),
+        ("folder", r'it is a folder; pass a list of its files: sorted\(Path\(folder\).rglob\("\*.jpg"\)\)'),
     ],
 )
 @pytest.mark.parametrize("as_path", [str, Path])
@@ -507,6 +532,9 @@ def test_missing_file_of_a_data_frame_is_named_by_position(paths):
         (encode(Image.radial_gradient("L"), "JPEG")[:-500], "[0-9]+ bytes", "(?i:truncated)"),
         (encode(Image.radial_gradient("L"), "PNG")[:-500], "[0-9]+ bytes", "(?i:truncated)"),
         (np.zeros((4, 4), np.int64), r"ndarray \(4, 4\)", "dtype int64 is none of uint8, uint16, bool and float"),
+        (np.array([[0, 255]]), r"ndarray \(1, 2\)", r"within 0..255, convert it with .astype\(np.uint8\)"),
+        (np.array([[-1000, 255]]), r"ndarray \(1, 2\)", "run from -1000 to 255: scale them to 0..255"),
+        (np.array([[0, 255]], object), r"ndarray \(1, 2\)", r"dtype object is none of .*np.stack\(images\)"),
         (np.zeros((4, 4), complex), r"ndarray \(4, 4\)", "dtype complex128 is none of"),
         (torch.zeros(3, 4, 4, dtype=torch.int32), r"Tensor \(3, 4, 4\)", "dtype int32 is none of"),
         (np.zeros((4, 4, 2), np.uint8), r"ndarray \(4, 4, 2\)", r"shape \(4, 4, 2\) is none of HxW"),
@@ -517,18 +545,21 @@ def test_missing_file_of_a_data_frame_is_named_by_position(paths):
         (torch.zeros(2, 4, 4), r"Tensor \(2, 4, 4\)", "is none of HxW"),
         (torch.zeros(8, 8, 3), r"Tensor \(8, 8, 3\)", "CxHxW for a tensor"),
         (np.array([[0, 255]], np.uint16), r"ndarray \(1, 2\)", "uint16 but its values only reach 255"),
-        (np.array([[0, 255.0]]), r"ndarray \(1, 2\)", r"run from 0 to 255; scale them to \[0, 1\]"),
-        (np.array([[-0.1, 1]]), r"ndarray \(1, 2\)", "run from -0.1 to 1"),
+        (np.array([[0, 255.0]]), r"ndarray \(1, 2\)", r"run from 0 to 255; scale them to \[0, 1\]; divide them by 255"),
+        (np.array([[0, 256.0]]), r"ndarray \(1, 2\)", r"run from 0 to 256; scale them to \[0, 1\]\.$"),
+        (np.array([[-0.1, 1]]), r"ndarray \(1, 2\)", "run from -0.1 to 1; .*if they were normalised for a network"),
         (np.array([[0, 1.001]]), r"ndarray \(1, 2\)", "run from 0 to 1.001"),
-        (np.array([[np.nan, 0.5]]), r"ndarray \(1, 2\)", "nan"),
+        (np.array([[np.nan, 0.5]]), r"ndarray \(1, 2\)", "contain NaN"),
         (np.array([[np.inf, 0.5]]), r"ndarray \(1, 2\)", "inf"),
         (torch.full((3, 2, 2), 2.0), r"Tensor \(3, 2, 2\)", "run from 2 to 2"),
         (solid("F", 2.0), r"Image \(3, 2\)", "run from 2 to 2"),
-        (solid("F", float("nan")), r"Image \(3, 2\)", "nan"),
+        (solid("F", float("nan")), r"Image \(3, 2\)", "contain NaN"),
         (float("nan"), "float", "it is a float, not a path"),
         (5, "int", "it is a int, not a path"),
-        ((np.zeros((4, 4), np.uint8), 1), "tuple", "it is a tuple, not a path"),
-        ([[0, 1], [1, 0]], "list", "it is a list, not a path"),
+        ((np.zeros((4, 4), np.uint8), 1), "tuple", "it is a tuple, not a path.*only a torch Dataset"),
+        ([[0, 1], [1, 0]], "list", r"it is a list, not a path.*make numbers an array with np.asarray"),
+        ("https://example.org/a.jpg", "https://example.org/a.jpg", "it is a URL, and nothing is downloaded"),
+        ("s3://bucket/a.jpg", "s3://bucket/a.jpg", "it is a URL"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -536,3 +567,626 @@ def test_unusable_item_raises_saying_what_it_is(item, described, reason):
     sequence = ImageSequence([solid("RGB", RED), item])
     with pytest.raises(ValueError, match=rf"^Image 1 \({described}\) cannot be used: .*{reason}"):
         sequence[1]
+
+
+def png_of_16_bits(array, colour_type):
+    """Encode a 16-bit PNG, which Pillow writes in grey only."""
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in array)
+    header = struct.pack(">IIBBBBB", array.shape[1], array.shape[0], 16, colour_type, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def exif(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+def halves(left, right):
+    image = solid("RGB", left, (32, 16))
+    image.paste(right, (16, 0, 32, 16))
+    return image
+
+
+def frames(file_format):
+    images = [solid("RGB", colour) for colour in (RED, GREEN)]
+    return encode(images[0], file_format, save_all=True, append_images=images[1:], **LOSSLESS.get(file_format, {}))
+
+
+LOSSLESS = {"WEBP": {"lossless": True}}
+
+
+def closed_image(folder):
+    solid("RGB", RED).save(folder / "closed.png")
+    with Image.open(folder / "closed.png") as image:
+        return image
+
+
+def oversized_png():
+    return encode(solid("1", 0, (20000, 20000)))
+
+
+def adobe_cmyk_jpeg():
+    content = encode(solid("CMYK", (255, 0, 0, 0), (16, 16)), "JPEG", quality=95)
+    assert b"Adobe" in content
+    return content
+
+
+# One example or more for each row of the table in docs/images.md: (a function of a folder, first pixel or error).
+POLICY = {
+    "greyscale": [(lambda _: encode(solid("L", 7)), (7, 7, 7)), (lambda _: np.full((2, 3), 7, np.uint8), (7, 7, 7))],
+    "greyscale with alpha": [(lambda _: encode(solid("LA", (0, 51))), (204, 204, 204))],
+    "RGBA": [(lambda _: encode(solid("RGBA", (*RED, 51))), (255, 204, 204))],
+    "palette": [(lambda _: encode(palette_image()), RED)],
+    "palette with transparency": [(lambda _: encode(palette_image(), transparency=0), WHITE)],
+    "PNG with one transparent colour": [
+        (lambda _: encode(solid("RGB", (9, 8, 7)), transparency=(9, 8, 7)), WHITE),
+        (lambda _: encode(solid("I;16", 0x12FF), transparency=0x12FF), (18, 18, 18)),
+    ],
+    "CMYK": [(lambda _: encode(solid("CMYK", (0, 0, 255, 0)), "TIFF"), (255, 255, 0))],
+    "CMYK JPEG": [(lambda _: adobe_cmyk_jpeg(), (0, 255, 255))],
+    "YCbCr": [(lambda _: encode(solid("RGB", (200, 60, 90)).convert("YCbCr"), "TIFF"), (200, 60, 90))],
+    "LAB": [(lambda _: encode(lab((200, 60, 90)), "TIFF"), (200, 60, 90))],
+    "HSV": [(lambda _: solid("RGB", (200, 60, 90)).convert("HSV"), (200, 60, 90))],
+    "1-bit or bool": [(lambda _: encode(solid("1", 1)), WHITE), (lambda _: np.full((2, 3), True), WHITE)],
+    "16-bit grey": [
+        *(
+            (lambda _, f=f: encode(solid("I;16", 0x80FF), f), (128, 128, 128))
+            for f in ("PNG", "TIFF", "PPM", "JPEG2000")
+        ),
+        (lambda _: encode(solid("I", 0x80FF), "TIFF"), (128, 128, 128)),
+        (lambda _: Image.frombytes("I;16B", (1, 1), b"\x80\xff"), (128, 128, 128)),
+        (lambda _: np.full((2, 3), 0x80FF, np.uint16), (128, 128, 128)),
+    ],
+    "16-bit colour": [
+        (lambda _: png_of_16_bits(np.full((2, 3, 3), (0x1FF, 0x2FF, 0x80FF)), 2), (1, 2, 128)),
+        (lambda _: np.full((2, 3, 3), (0x1FF, 0x2FF, 0x80FF), np.uint16), (1, 2, 128)),
+    ],
+    "12-bit data in 16 bits": [(lambda _: np.full((2, 3), 0xFFF, np.uint16), (15, 15, 15))],
+    "float in [0, 1]": [
+        (lambda _: np.full((2, 3), 0.2), (51, 51, 51)),
+        (lambda _: encode(solid("F", 0.2), "TIFF"), (51, 51, 51)),
+        (lambda _: np.full((2, 3), 1 + 2e-7, np.float32), WHITE),
+        (lambda _: np.full((2, 3), -2e-7, np.float32), BLACK),
+    ],
+    "float in another range": [(lambda _: np.full((2, 3), 255.0), "divide them by 255")],
+    "float with NaN": [(lambda _: np.full((2, 3), np.nan), "NaN")],
+    "uint16 array up to 255": [(lambda _: np.full((2, 3), 255, np.uint16), "convert it to uint8")],
+    "other integers": [(lambda _: np.zeros((2, 3), np.int64), r"\.astype\(np.uint8\)")],
+    "object array": [(lambda _: np.zeros((2, 3), object), r"np\.stack\(images\)")],
+    "EXIF orientation": [
+        (lambda _: encode(halves(RED, GREEN), exif=exif(3)), GREEN),
+        (lambda _: encode(halves(RED, GREEN), "TIFF", exif=exif(3)), GREEN),
+        (lambda _: encode(halves(RED, GREEN), "WEBP", exif=exif(3), lossless=True), GREEN),
+    ],
+    "unreadable EXIF data": [
+        *(
+            (lambda _, f=f: encode(solid("RGB", RED), f, exif=b"Exif\0\0garbage", lossless=True), RED)
+            for f in ("PNG", "WEBP")
+        )
+    ],
+    "animated GIF, WebP or PNG": [*((lambda _, f=f: frames(f), RED) for f in ("GIF", "WEBP", "PNG"))],
+    "multi-page TIFF": [(lambda _: frames("TIFF"), RED)],
+    "ICC profile": [
+        (
+            lambda _: encode(
+                solid("RGB", RED), icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("XYZ")).tobytes()
+            ),
+            RED,
+        )
+    ],
+    "1x1 pixels": [(lambda _: encode(solid("RGB", RED, (1, 1))), RED)],
+    "PIL image not yet loaded": [(lambda _: Image.open(io.BytesIO(encode(solid("RGB", RED)))), RED)],
+    "PIL image of a closed file": [(closed_image, r"call image\.load\(\)")],
+    "truncated file": [(lambda folder: broken_file(folder / "image.jpg", "truncated"), "truncated")],
+    "corrupt file": [(lambda folder: broken_file(folder / "image.jpg", "corrupt"), "not an image file")],
+    "missing file": [(lambda folder: folder / "image.jpg", "no such file")],
+    "folder": [(lambda folder: folder, r"sorted\(Path\(folder\)")],
+    "URL": [(lambda _: "http://example.org/image.jpg", "URL")],
+    "more pixels than Pillow allows": [(lambda _: oversized_png(), r"exceeds limit .*bomb.*MAX_IMAGE_PIXELS")],
+}
+
+
+def test_page_tells_what_becomes_of_exactly_the_cases_tested():
+    table = PAGE.read_text(encoding="utf-8").split("## What becomes of it")[1].split("##")[0]
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", table, flags=re.MULTILINE)
+    assert rows[0] == "input"
+    assert rows[1:] == list(POLICY)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [pytest.param(*case, id=f"{row}-{number}") for row, cases in POLICY.items() for number, case in enumerate(cases)],
+)
+def test_row_of_the_page_holds(tmp_path, make, expected):
+    item = make(tmp_path)
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=rf"^Image 0 .* cannot be used: .*{expected}"):
+            ImageSequence([item])[0]
+    else:
+        np.testing.assert_allclose(
+            first_pixel(item), expected, atol=3 if expected in [(200, 60, 90), (0, 255, 255)] else 0
+        )
+
+
+def test_limit_of_pixels_warns_before_it_raises(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 6 * 6)
+    with pytest.warns(Image.DecompressionBombWarning):
+        assert first_pixel(encode(solid("RGB", RED, (7, 7)))) == RED
+
+
+FORMATS = [
+    ("JPEG", {}),
+    ("JPEG", {"progressive": True}),
+    ("PNG", {}),
+    ("GIF", {}),
+    ("BMP", {}),
+    ("TIFF", {}),
+    ("TIFF", {"compression": "tiff_lzw"}),
+    ("WEBP", {}),
+    ("JPEG2000", {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data", "ignore:Truncated File Read", "ignore:Metadata Warning")
+@pytest.mark.parametrize(("file_format", "options"), FORMATS, ids=str)
+@pytest.mark.parametrize("shorter_side", [None, 20])
+def test_truncated_file_is_an_error_wherever_it_ends(file_format, options, shorter_side):
+    content = encode(photo((160, 120)), file_format, **options)
+    whole = np.asarray(ImageSequence([content]).source(0).rgb(shorter_side))
+    n_errors = 0
+    for length in np.linspace(0, len(content) - 1, 40).astype(int).tolist():
+        try:
+            image = ImageSequence([content[:length]]).source(0).rgb(shorter_side)
+        except ValueError:
+            n_errors += 1
+        else:
+            np.testing.assert_array_equal(image, whole)  # only the last bytes may be missed by nobody
+    assert n_errors >= 38
+
+
+def photo(size, seed=0):
+    """Make a picture with structure at all scales, edges and text; 20 megapixels take a second."""
+    rng = np.random.default_rng(seed)
+    width, height = size
+    total = np.zeros((height, width, 3), np.float32)
+    cells, amplitude = 3, 60.0
+    while cells < max(size):
+        noise = rng.integers(
+            0, 256, (max(2, cells * height // max(size)), max(2, cells * width // max(size)), 3), np.uint8
+        )
+        total += amplitude / 128 * (np.asarray(Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)) - 127.5)
+        cells, amplitude = cells * 4, amplitude * 0.5
+    image = Image.fromarray((total + 128).clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
+    for _ in range(20):
+        x, y = int(rng.integers(width)), int(rng.integers(height))
+        colour = tuple(rng.integers(0, 256, 3).tolist())
+        draw.ellipse((x, y, x + height // 8, y + height // 10), fill=colour)
+        draw.line(
+            (x, y, int(rng.integers(width)), int(rng.integers(height))), fill=colour[::-1], width=max(1, height // 500)
+        )
+        draw.text(
+            (y % width, x % height), "Layer by layer", fill=colour, font=ImageFont.load_default(size=height // 30)
+        )
+    return image
+
+
+@pytest.fixture(scope="module")
+def large_photo():
+    return photo((5472, 3648))
+
+
+def resized(image, side):
+    width, height = image.size
+    scale = side / min(width, height)
+    size = (side, int(scale * height)) if width <= height else (int(scale * width), side)
+    return np.asarray(image.resize(size, Image.Resampling.BICUBIC)).astype(int)
+
+
+@pytest.mark.parametrize(
+    ("size", "reduced"),
+    [((2000, 3000), (500, 750)), ((4000, 3000), (1000, 750)), ((4032, 3024), (1008, 756)), ((5472, 3648), (684, 456))],
+    ids=str,
+)
+@pytest.mark.parametrize("quality", [75, 85, 95])
+def test_reduced_decoding_of_a_jpeg_is_as_close_to_full_decoding_as_the_page_says(large_photo, size, reduced, quality):
+    source = ImageSequence([encode(large_photo.crop((0, 0, *size)), "JPEG", quality=quality)]).source(0)
+    full, small = source.rgb(), source.rgb(224)
+    assert (full.size, small.size) == (size, reduced)
+    assert min(small.size) >= JPEG_MARGIN * 224
+    difference = np.abs(resized(full, 224) - resized(small, 224))
+    assert difference.mean() <= 0.5
+    assert difference.max() <= 16
+
+
+@pytest.mark.parametrize(
+    ("size", "shorter_side", "expected"),
+    [
+        ((320, 240), 60, (160, 120)),
+        ((320, 240), 61, (320, 240)),
+        ((320, 240), 15, (40, 30)),
+        ((240, 320), 15, (30, 40)),
+        ((320, 242), 30, (160, 121)),
+        ((321, 240), 15, (321, 240)),
+        ((320, 241), 15, (320, 241)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_scale_is_the_smallest_that_divides_the_size_and_leaves_enough(size, shorter_side, expected, mode):
+    image = ImageSequence([encode(solid(mode, 0, size), "JPEG")]).source(0).rgb(shorter_side)
+    assert image.size == expected
+    assert image.mode == "RGB"
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_reduced_decoding_applies_the_orientation(orientation):
+    image = photo((320, 240))
+    upright = np.asarray(ImageSequence([encode(image, "JPEG", quality=95)]).source(0).rgb(50))
+    actual = ImageSequence([encode(image, "JPEG", quality=95, exif=exif(orientation))]).source(0).rgb(50)
+    assert upright.shape == (120, 160, 3)
+    np.testing.assert_array_equal(actual, oriented(upright, orientation))
+
+
+def test_first_picture_of_a_multi_picture_jpeg_is_reduced():
+    first, second = photo((320, 240)), solid("RGB", RED, (320, 240))
+    content = encode(first, "MPO", save_all=True, append_images=[second], quality=95)
+    image = ImageSequence([content]).source(0).rgb(50)
+    assert Image.open(io.BytesIO(content)).format == "MPO"
+    assert image.size == (160, 120)
+    assert np.abs(resized(image, 50) - resized(first, 50)).mean() < 1
+
+
+@pytest.mark.parametrize("as_item", [np.asarray, encode, lambda image: image.copy()], ids=["array", "PNG", "PIL"])
+def test_nothing_but_a_jpeg_is_reduced(as_item):
+    image = photo((320, 240))
+    np.testing.assert_array_equal(ImageSequence([as_item(image)]).source(0).rgb(15), image)
+
+
+def digest(item):
+    return ImageSequence([item]).source(0).digest
+
+
+def test_digest_of_a_file_is_that_of_its_bytes(tmp_path, pixels):
+    content = encode(Image.fromarray(pixels[0]))
+    (tmp_path / "image.png").write_bytes(content)
+    expected = hashlib.blake2b(content, digest_size=32, person=b"file").digest()
+    assert {
+        digest(item) for item in (content, bytearray(content), tmp_path / "image.png", str(tmp_path / "image.png"))
+    } == {expected}
+
+
+def test_digest_of_pixels_is_the_same_for_array_tensor_and_pil_image(pixels):
+    array = pixels[0]
+    same = [
+        array,
+        array.astype(np.float64) / 255,
+        Image.fromarray(array),
+        Image.fromarray(array).convert("RGBA"),
+        Image.open(io.BytesIO(encode(Image.fromarray(array)))),
+        torch.from_numpy(array.transpose(2, 0, 1).copy()),
+    ]
+    assert len({digest(item) for item in same}) == 1
+    assert len(digest(array)) == 32
+
+
+def test_digests_of_different_images_differ(pixels):
+    array = pixels[0]
+    changed = array.copy()
+    changed[-1, -1, -1] ^= 1
+    image = Image.fromarray(array)
+    items = [array, changed, array.reshape(5, 4, 3), array[:, ::-1], encode(image), encode(image, "BMP")]
+    assert len({digest(item) for item in items}) == len(items)
+
+
+def test_digest_of_a_file_is_never_that_of_pixels(pixels):
+    array = pixels[0]
+    hashed = repr((5, 4)).encode() + array.tobytes()
+    assert digest(array) == hashlib.blake2b(hashed, digest_size=32, person=b"pixels").digest()
+    assert digest(array) != digest(hashed)
+
+
+def test_what_was_hashed_is_decoded_although_the_file_changed_meanwhile(tmp_path):
+    path = tmp_path / "image.png"
+    solid("RGB", RED).save(path)
+    source = ImageSequence([path]).source(0)
+    before = source.digest
+    solid("RGB", GREEN).save(path)
+    assert source.rgb().getpixel((0, 0)) == RED
+    assert source.digest == before == digest(encode(solid("RGB", RED)))
+
+
+def test_file_is_read_once_for_digest_and_pixels(tmp_path):
+    path = tmp_path / "image.png"
+    solid("RGB", RED).save(path)
+    source = ImageSequence([path]).source(0)
+    assert source.digest == source.digest
+    path.unlink()
+    assert source.rgb().getpixel((0, 0)) == RED
+    with pytest.raises(ValueError, match="no such file"):  # nothing was kept
+        source.rgb()
+
+
+def test_source_can_be_decoded_more_than_once(pixels):
+    for item in (pixels[0], encode(Image.fromarray(pixels[0])), Image.fromarray(pixels[0])):
+        source = ImageSequence([item]).source(0)
+        assert source.digest == digest(item)
+        for _ in range(2):
+            np.testing.assert_array_equal(source.rgb(), pixels[0])
+
+
+@pytest.mark.parametrize(
+    "item", [b"no image", "missing.png", np.zeros((4, 4), np.int64), None, "http://a.b/c.png", "."]
+)
+def test_digest_or_pixels_of_an_unusable_image_raise_naming_it(item):
+    source = ImageSequence([b"", item]).source(1)
+    with pytest.raises(ValueError, match=r"^Image 1 \(.*\) cannot be used: "):
+        (source.digest, source.rgb())  # bytes have a digest, whatever they are
+
+
+def test_digest_of_a_missing_file_raises():
+    with pytest.raises(ValueError, match=r"^Image 0 \(missing.png\) cannot be used: there is no such file\.$"):
+        ImageSequence(["missing.png"]).source(0).digest  # noqa: B018
+
+
+def test_source_asks_a_dataset_once_and_decodes_nothing():
+    class Counting(ImageDataset):
+        asked = []
+
+        def __getitem__(self, index):
+            self.asked.append(index)
+            return super().__getitem__(index)
+
+    sequence = ImageSequence(Counting([(b"no image", 0), (encode(solid("RGB", RED)), 1)]))
+    sources = [sequence.source(0), sequence.source(1)]
+    assert Counting.asked == [0, 1]
+    assert sources[1].digest == digest(encode(solid("RGB", RED)))
+    assert sources[1].rgb().getpixel((0, 0)) == RED
+    assert Counting.asked == [0, 1]
+
+
+def test_indexing_is_that_of_a_list(pixels):
+    sequence = ImageSequence(list(pixels))
+    np.testing.assert_array_equal(sequence[-1], pixels[2])
+    np.testing.assert_array_equal(sequence[np.int64(1)], pixels[1])
+    assert len(list(sequence)) == 3
+    for index in (3, -4):
+        with pytest.raises(IndexError):
+            sequence[index]
+    with pytest.raises(TypeError):
+        sequence[0:2]
+
+
+def decode_in_threads(items):
+    sequence = ImageSequence(items)
+    sources = [sequence.source(index) for index in range(len(items))]
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda source: (source.digest, np.asarray(source.rgb())), sources))
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_threads_may_decode_one_pil_image_at_once(file_format, loaded):
+    content = encode(photo((320, 240)), file_format)
+    image = Image.open(io.BytesIO(content))
+    if loaded:
+        image.load()
+    expected = np.asarray(ImageSequence([content])[0])
+    results = decode_in_threads([image] * 24)
+    assert len({digest for digest, _ in results}) == 1
+    for _, actual in results:
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_digests_of_several_images_are_taken_at_once():
+    both = threading.Barrier(2, timeout=10)
+
+    class Waiting(os.PathLike):
+        def __fspath__(self):
+            if threading.current_thread() is not threading.main_thread():
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    both.wait()
+            return "missing.png"
+
+    sequence = ImageSequence([Waiting(), Waiting()])
+
+    def both_waited(source):
+        with pytest.raises(ValueError, match="no such file"):
+            source.digest  # noqa: B018
+        return not both.broken
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(both_waited, [sequence.source(0), sequence.source(1)])) == [True, True]
+
+
+def test_threads_take_turns_reading_the_file_of_a_pil_image():
+    class Slow(io.BytesIO):
+        def read(self, *size):
+            time.sleep(0.001)
+            content = super().read(*size)
+            time.sleep(0.001)
+            return content
+
+    image = photo((64, 48))
+    for _, actual in decode_in_threads([Image.open(Slow(encode(image)))] * 16):
+        np.testing.assert_array_equal(actual, image)
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_pil_image_that_is_not_loaded_stays_so(tmp_path, file_format):
+    path = tmp_path / "image"
+    photo((64, 48)).save(path, file_format)
+    with Image.open(path) as image, Image.open(path) as untouched:
+        actual = read(image)
+        assert image.fp is not None
+        assert not image.fp.closed
+        assert image.fp.tell() == untouched.fp.tell()
+        for name in ("mode", "size", "tile", "info", "format", "filename"):
+            assert getattr(image, name) == getattr(untouched, name)
+        np.testing.assert_array_equal(np.asarray(image.convert("RGB")), actual)
+
+
+def test_pil_image_keeps_its_draft():
+    content = encode(photo((320, 240)), "JPEG")
+    image = Image.open(io.BytesIO(content))
+    image.draft("L", (160, 120))
+    expected = Image.open(io.BytesIO(content))
+    expected.draft("L", (160, 120))
+    np.testing.assert_array_equal(read(image), np.asarray(expected.convert("RGB")))
+    assert (image.mode, image.size) == ("L", (160, 120))
+
+
+def test_pil_image_is_taken_at_its_frame():
+    image = Image.open(io.BytesIO(frames("TIFF")))
+    image.seek(1)
+    assert first_pixel(image) == GREEN
+    assert image.tell() == 1
+    assert [first_pixel(frame) for frame in PILSequence.Iterator(image)] == [RED, GREEN]
+
+
+def test_pil_image_changed_after_loading_is_taken_as_changed(tmp_path):
+    solid("RGB", RED).save(tmp_path / "image.png")
+    with Image.open(tmp_path / "image.png") as image:
+        image.putpixel((0, 0), GREEN)
+        assert first_pixel(image) == GREEN
+
+
+def test_what_comes_out_is_no_part_of_what_was_given():
+    image, array = solid("RGB", RED), np.zeros((2, 3, 3), np.uint8)
+    for item in (image, array):
+        ImageSequence([item])[0].putpixel((0, 0), GREEN)
+    assert image.getpixel((0, 0)) == RED
+    assert not array.any()
+
+
+def test_file_named_by_a_pil_image_is_in_the_message(tmp_path):
+    path = tmp_path / "image.jpg"
+    broken_file(path, "truncated")
+    with (
+        Image.open(path) as image,
+        pytest.raises(ValueError, match=rf"{re.escape(str(path))}\) cannot be used: .*truncated"),
+    ):
+        ImageSequence([image])[0]
+
+
+TWELVE_BIT = np.full((2, 3), 4095, np.uint16)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        TWELVE_BIT,
+        TWELVE_BIT.astype(">u2"),
+        np.full((2, 3, 3), 1000, np.uint16),
+        torch.from_numpy(TWELVE_BIT),
+        Image.fromarray(TWELVE_BIT),
+        encode(Image.fromarray(TWELVE_BIT)),
+        encode(Image.fromarray(TWELVE_BIT), "TIFF"),
+        encode(Image.fromarray(TWELVE_BIT), "PPM"),
+        solid("I", 1),
+    ],
+    ids=lambda item: type(item).__name__,
+)
+def test_12_bit_data_warns_when_asked(item):
+    sequence = ImageSequence([item])
+    assert sequence[0].size == (3, 2)
+    assert list(sequence.notes) == [0]
+    with pytest.warns(UserWarning, match=r"^Image 0 .* has 16 bits but no value above 4095.*`image << 4`"):
+        sequence.warn()
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        np.zeros((2, 3), np.uint16),
+        np.array([[0, 4096]], np.uint16),
+        np.full((2, 3), 5, np.uint8),
+        solid("I;16", 0),
+        solid("I;16", 4096),
+        solid("I", -5),
+        solid("L", 5),
+        encode(solid("I;16", 0)),
+    ],
+    ids=lambda item: type(item).__name__,
+)
+def test_other_data_does_not_warn(item):
+    sequence = ImageSequence([item])
+    assert sequence[0].mode == "RGB"
+    sequence.warn()
+    assert sequence.notes == {}
+
+
+@pytest.mark.parametrize("digest_first", [False, True])
+def test_many_12_bit_images_warn_once_naming_the_first(tmp_path, digest_first):
+    paths = [tmp_path / f"{index}.png" for index in range(20)]
+    for index, path in enumerate(paths):
+        Image.fromarray(TWELVE_BIT if index >= 3 else np.full((2, 3), 5, np.uint8)).save(path)
+    sequence = ImageSequence(paths)
+    sources = [sequence.source(index) for index in range(20)]
+
+    def decode(source):
+        return digest_first and source.digest, source.rgb()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(decode, reversed(sources)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sequence.warn()
+        sequence.warn()
+    assert len(caught) == 1
+    assert str(caught[0].message).startswith(f"Image 3 ({paths[3]}) (and 16 more) has 16 bits")
+
+
+def test_uint16_array_of_8_bit_data_raises_and_does_not_warn():
+    sequence = ImageSequence([np.full((2, 3), 255, np.uint16)])
+    with pytest.raises(ValueError, match="convert it to uint8"):
+        sequence[0]
+    sequence.warn()
+    assert sequence.notes == {}
+
+
+@pytest.mark.parametrize("kind", ["Series", "DataFrame"])
+def test_polars_column_of_paths(paths, pixels, kind):
+    polars = pytest.importorskip("polars")
+    column = polars.Series("path", [str(path) for path in paths])
+    sequence = ImageSequence(column if kind == "Series" else column.to_frame())
+    assert len(sequence) == 3
+    for index, expected in enumerate(pixels):
+        np.testing.assert_array_equal(sequence[index], expected)
+
+
+def test_polars_frame_of_two_columns_raises():
+    polars = pytest.importorskip("polars")
+    with pytest.raises(ValueError, match="DataFrame with 2 columns"):
+        ImageSequence(polars.DataFrame({"path": ["a.png"], "label": [1]}))
+
+
+def test_equal_images_stacked_as_objects_raise_with_advice(pixels):
+    stacked = np.array(list(pixels), dtype=object)
+    assert stacked.shape == pixels.shape
+    with pytest.raises(ValueError, match=r"stacked as objects. Pass the list of images itself or np.stack\(images\)"):
+        ImageSequence(stacked)
+    np.testing.assert_array_equal(ImageSequence(stacked.astype(np.uint8))[1], pixels[1])
+
+
+@pytest.mark.parametrize("as_path", [str, Path])
+def test_folder_as_x_raises_saying_how_to_list_it(tmp_path, as_path):
+    with pytest.raises(
+        ValueError, match=r'it is a folder; pass a list of its files: sorted\(Path\(folder\).rglob\("\*.jpg"\)\)'
+    ):
+        ImageSequence(as_path(tmp_path))
+
+
+def test_url_as_x_raises():
+    with pytest.raises(ValueError, match=r"X is 'https://example\.org/a\.jpg': it is a URL, and nothing is downloaded"):
+        ImageSequence("https://example.org/a.jpg")
+
+
+def test_images_of_any_sizes_mix(large_photo):
+    items = [encode(large_photo, "JPEG"), np.zeros((1, 1), np.uint8), solid("RGB", RED, (7, 3))]
+    assert [image.size for image in ImageSequence(items)] == [(5472, 3648), (1, 1), (7, 3)]

@@ -1,50 +1,25 @@
-"""Building frozen backbones: their names, weights and image sizes, and which of them have the tokens asked for."""
+"""Building frozen backbones: their names and image sizes, and which of them have the tokens asked for."""
 
+import hashlib
 import inspect
 import json
-import os
-import sys
+import re
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import timm
 import torch
 from timm.data import create_transform, resolve_data_config
-from timm.models import load_state_dict
 from torch import nn
+from torchvision.transforms import Resize
 
+from .aliases import ALIASES, EMBEDDED
 from .nano import build_nano, nano_state_dict
+from .weights import folder_stamp, hub_address, load_weights, pretrained_overlay, weights_source
 
-#: Short names of timm models with a CLS token.
-ALIASES = {
-    "dinov2_s": "vit_small_patch14_dinov2.lvd142m",
-    "dinov2_b": "vit_base_patch14_dinov2.lvd142m",
-    "dinov2_l": "vit_large_patch14_dinov2.lvd142m",
-    "dinov2_g": "vit_giant_patch14_dinov2.lvd142m",
-    "dinov2_reg_s": "vit_small_patch14_reg4_dinov2.lvd142m",
-    "dinov2_reg_b": "vit_base_patch14_reg4_dinov2.lvd142m",
-    "dinov2_reg_l": "vit_large_patch14_reg4_dinov2.lvd142m",
-    "dinov2_reg_g": "vit_giant_patch14_reg4_dinov2.lvd142m",
-    "dinov3_s": "vit_small_patch16_dinov3.lvd1689m",
-    "dinov3_b": "vit_base_patch16_dinov3.lvd1689m",
-    "dinov3_l": "vit_large_patch16_dinov3.lvd1689m",
-    "in21k_ti": "vit_tiny_patch16_224.augreg_in21k",
-    "in21k_s": "vit_small_patch16_224.augreg_in21k",
-    "in21k_b": "vit_base_patch16_224.augreg_in21k",
-    "in21k_l": "vit_large_patch16_224.augreg_in21k",
-    "clip_b32": "vit_base_patch32_clip_quickgelu_224.openai",
-    "clip_b16": "vit_base_patch16_clip_quickgelu_224.openai",
-    "clip_l14": "vit_large_patch14_clip_quickgelu_224.openai",
-    "mae_b": "vit_base_patch16_224.mae",
-    "mae_l": "vit_large_patch16_224.mae",
-    "deit3_s": "deit3_small_patch16_224.fb_in22k_ft_in1k",
-    "deit3_b": "deit3_base_patch16_224.fb_in22k_ft_in1k",
-    "deit3_l": "deit3_large_patch16_224.fb_in22k_ft_in1k",
-}
-EMBEDDED = "nano"
 _WITH_CLS = (
     "'nano', 'dinov2_s', 'in21k_s', 'clip_b16' or another of skvfusion.extraction.ALIASES, or a timm ViT, DeiT, BEiT "
     "or EVA model with a CLS token"
@@ -54,36 +29,100 @@ _WITH_CLS = (
 _RANDOM_WEIGHTS_SEED = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Backbone:
     """A frozen network in eval mode on its device, and what is needed to feed it."""
 
     model: nn.Module
-    transform: Any  # a PIL image in, a normalised tensor (3, size, size) out
+    architecture: str  # timm's name, without a tag
+    model_args: dict  # with which a local folder's model differs from its architecture
+    config: dict  # of the preprocessing, as timm's create_transform takes it
     image_size: int
     device: torch.device
+    output_fmt: str  # in which forward_intermediates returns patch tokens: "NLC", or "NCHW" where it knows nothing else
+    n_patches: int
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)  # for whoever hooks into the network
 
     @property
     def depth(self):
         """Number of blocks."""
-        return len(self.model.blocks)
+        return len(self.model.feature_info)
 
     @property
     def dim(self):
         """Width of a token."""
-        return self.model.embed_dim
+        return self.model.feature_info[0]["num_chs"]
 
     @property
     def n_tokens(self):
         """Tokens per image, a rough measure of what an image costs."""
-        return self.model.patch_embed.num_patches + self.model.num_prefix_tokens
+        return self.n_patches + (self.model.num_prefix_tokens if self.has_prefix else 0)
+
+    @property
+    def has_prefix(self):
+        """Whether all blocks carry tokens in front of the patches: CLS, registers, or both with CLS first."""
+        parameters = inspect.signature(self.model.forward_intermediates).parameters
+        return "return_prefix_tokens" in parameters and self.model.num_prefix_tokens > 0
+
+    @property
+    def has_cls(self):
+        """Whether the first of these is a CLS token."""
+        return self.has_prefix and _cls_token(self.model) is not None
 
     @property
     def norms(self):
         """The norms after the last block: of every token, and of a pooled token in models that pool patches."""
-        norms = [getattr(self.model, name, None) or nn.Identity() for name in ("norm", "fc_norm")]
+        # Some of timm's classifiers hold the blocks in an encoder, and their own norm is of another width.
+        blocks = self.model if hasattr(self.model, "blocks") else getattr(self.model, "encoder", self.model)
+        norms = [getattr(blocks, name, None) or nn.Identity() for name in ("norm", "fc_norm")]
         # Where there is the first, the second belongs to the classification head.
         return norms if isinstance(norms[0], nn.Identity) else [norms[0], nn.Identity()]
+
+    @property
+    def shorter_side(self):
+        """Length in pixels to which an image's shorter side is resized before the crop; None if another rule holds."""
+        first = self._to_pixels.transforms[0]
+        return first.size if isinstance(first, Resize) and isinstance(first.size, int) else None
+
+    def pixels(self, image):
+        """Resize and crop an RGB PIL image as the model was evaluated; a uint8 tensor (3, size, size)."""
+        return self._to_pixels(image)
+
+    def normalize(self, batch):
+        """Turn such pixels into the network's input, float32, on the device they are on."""
+        mean, std = (values.to(batch.device) for values in self._statistics)
+        return batch.to(torch.float32).div_(255).sub_(mean).div_(std)
+
+    def transform(self, image):
+        """Turn an RGB PIL image into the network's input, (3, size, size), on the CPU."""
+        return self.normalize(self.pixels(image)[None])[0]
+
+    @cached_property
+    def fingerprint(self):
+        """32 bytes that differ if the network, its weights or the preprocessing do, and are the same in any process."""
+        facts = {
+            "architecture": self.architecture,
+            "modules": re.sub(r" at 0x[0-9a-f]+", "", str(self.model)),
+            "model_args": self.model_args,
+            "preprocessing": self.config,
+            "image_size": self.image_size,
+        }
+        digest = hashlib.blake2b(json.dumps(facts, sort_keys=True, default=str).encode(), digest_size=32)
+        for name, value in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
+            digest.update(value.cpu().contiguous().numpy().data)
+        return digest.digest()
+
+    @cached_property
+    def _to_pixels(self):
+        return create_transform(**self.config, is_training=False, normalize=False)
+
+    @cached_property
+    def _statistics(self):
+        return [
+            torch.tensor(self.config[name], dtype=torch.float32, device=self.device).view(-1, 1, 1)
+            for name in ("mean", "std")
+        ]
 
 
 def get_backbone(name, weights, image_size, device):
@@ -112,19 +151,12 @@ def get_backbone(name, weights, image_size, device):
         If pretrained weights cannot be downloaded.
     """
     name = ALIASES.get(name, name)
-    source = weights
-    if weights not in (None, "random"):
-        path = Path(weights).expanduser().resolve()
-        if not path.is_file():
-            raise ValueError(
-                f"weights={os.fspath(weights)!r} is no file; pass a state dict, None (pretrained) or 'random'."
-            )
-        # A file that was written anew is other weights.
-        source = (path, path.stat().st_mtime_ns, path.stat().st_size)
-    key = (name, source, image_size, device)
+    source = weights_source(weights)
+    stamp = folder_stamp(name.removeprefix(_FOLDER)) if name.startswith(_FOLDER) else None
+    key = (name, stamp, source, image_size, device)
     with _lock:
         if key not in _recent:
-            _recent[key] = _build(name, path if isinstance(source, tuple) else source, image_size, device)
+            _recent[key] = _build(name, source[0] if isinstance(source, tuple) else source, image_size, device)
             if len(_recent) > _MAX_RECENT:
                 _recent.popitem(last=False)
         _recent.move_to_end(key)
@@ -133,14 +165,18 @@ def get_backbone(name, weights, image_size, device):
 
 def check_tokens(backbone, tokens, name):
     """Raise ValueError if the model does not have the tokens asked for, naming what would work."""
-    model = backbone.model
-    has_cls = getattr(model, "cls_token", None) is not None and model.num_prefix_tokens >= 1
-    if "cls" in tokens and not has_cls:
-        registers = f"only {model.num_prefix_tokens} register tokens and " if model.num_prefix_tokens else ""
-        raise ValueError(
-            f"backbone={name!r} has {registers}no CLS token. Use tokens='mean', which averages its patch tokens, "
-            f"or another backbone: {_WITH_CLS}."
-        )
+    if "cls" not in tokens or backbone.has_cls:
+        return
+    if backbone.has_prefix:
+        tokens_it_has = f"only {backbone.model.num_prefix_tokens} register tokens and no CLS token"
+    elif _cls_token(backbone.model) is not None:
+        tokens_it_has = "a CLS token in its last blocks only, and so no CLS token per layer"
+    else:
+        tokens_it_has = "no CLS token"
+    raise ValueError(
+        f"backbone={name!r} has {tokens_it_has}. Use tokens='mean', which averages its patch tokens, "
+        f"or another backbone: {_WITH_CLS}."
+    )
 
 
 _FOLDER = "local-dir:"
@@ -151,15 +187,21 @@ _MAX_RECENT = 2
 
 
 def _build(name, weights, image_size, device):
+    architecture, model_args = (EMBEDDED, {}) if name == EMBEDDED else _architecture(name)
     # timm initialises from torch's global CPU generator; leave that as it was.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_RANDOM_WEIGHTS_SEED)
-        model = _build_nano(weights, image_size) if name == EMBEDDED else _build_timm(name, weights, image_size)
-    _check_tappable(model, name)
+        if name == EMBEDDED:
+            model = _build_nano(weights, image_size)
+        else:
+            # 518, for which timm's DINOv2 is made, costs 12 times as much; a folder that names a size means it.
+            own_size = 224 if "dinov2" in architecture and "img_size" not in model_args else None
+            model = _build_timm(name, architecture, weights, image_size, own_size)
+    model.requires_grad_(False).eval().to(torch.float32)
     size = image_size or _default_size(model)
     config = resolve_data_config({"input_size": (3, size, size)}, model=model)
-    model.requires_grad_(False).eval().to(device, torch.float32)
-    return Backbone(model, create_transform(**config, is_training=False), size, device)
+    output_fmt, n_patches = _try(model, size, name)
+    return Backbone(model.to(device), architecture, model_args, config, size, device, output_fmt, n_patches)
 
 
 def _build_nano(weights, image_size):
@@ -167,52 +209,63 @@ def _build_nano(weights, image_size):
     if weights is None:
         model.load_state_dict(nano_state_dict())
     elif weights != "random":
-        _load_weights(model, weights, EMBEDDED)
+        load_weights(model, weights, EMBEDDED)
     if image_size is not None:
         _check_multiple(image_size, 8, EMBEDDED)
         model.set_input_size((image_size, image_size))
     return model
 
 
-def _build_timm(name, weights, image_size):
-    architecture = _architecture(name)
-    size = image_size or (224 if "dinov2" in architecture else None)
+def _build_timm(name, architecture, weights, image_size, own_size):
+    size = image_size or own_size
     arguments = {"num_classes": 0, **({} if size is None else {"img_size": size})}
+    # A folder's weights are where its settings are.
+    remote = weights is None and not name.startswith(_FOLDER)
+    if remote:
+        _check_before_download(name, arguments)
     try:
-        model = timm.create_model(name, pretrained=weights is None, **arguments)
-    except (TypeError, AssertionError) as error:
-        if image_size is None:
-            raise
-        raise ValueError(
-            f"backbone={name!r} takes no image_size={image_size}: {error or 'not a size it can divide'}. Leave "
-            f"image_size=None or use {_WITH_CLS}."
-        ) from error
+        overlay = pretrained_overlay(name) if remote else {}
+        model = timm.create_model(name, pretrained=weights is None, pretrained_cfg_overlay=overlay, **arguments)
     except Exception as error:
-        if name.startswith(_FOLDER):
-            raise ValueError(f"backbone={name!r}: the folder's model cannot be loaded: {error!r}") from error
-        if isinstance(error, OSError):
-            raise OSError(
-                f"The pretrained weights of {name!r} can be neither downloaded nor found in the local cache. Without a "
-                "connection, pass weights='/path/to/state_dict.safetensors', backbone='local-dir:/path/to/folder', or "
-                "backbone='nano', whose weights are part of skvfusion."
-            ) from error
-        known = ", ".join(timm.list_models(f"{architecture}.*", pretrained=True)) or "none"
-        raise ValueError(f"backbone={name!r} cannot be built: {error} Known pretrained tags: {known}.") from error
-    if image_size is not None and hasattr(model, "patch_embed"):
-        _check_multiple(image_size, model.patch_embed.patch_size[0], name)
+        raise _explained(error, name, architecture, image_size) from error
+    _check_tappable(model, name)
+    if image_size is not None:
+        _check_multiple(image_size, model.feature_info[0]["reduction"], name)
     if weights not in (None, "random"):
-        _load_weights(model, weights, name)
+        load_weights(model, weights, name)
     return model
 
 
-def _architecture(name):
-    """Return timm's name of the architecture, without a tag; ValueError if timm does not know it."""
+def _explained(error, name, architecture, image_size):
+    """Return the error to raise when timm cannot build a model."""
+    if isinstance(error, (TypeError, AssertionError)) and image_size is not None:
+        return ValueError(
+            f"backbone={name!r} takes no image_size={image_size}: {error or 'not a size it can divide'}. Leave "
+            f"image_size=None or use {_WITH_CLS}."
+        )
     if name.startswith(_FOLDER):
-        config = Path(name.removeprefix(_FOLDER)) / "config.json"
-        if not config.is_file():
+        return ValueError(f"backbone={name!r}: the folder's model cannot be loaded: {error!r}")
+    if isinstance(error, OSError):
+        return OSError(
+            f"The pretrained weights of {name!r} can be neither downloaded nor found in the local cache ({error}). "
+            f"Without a connection, download them on another machine ({hub_address(name)}), copy the file and pass "
+            "weights='/path/to/model.safetensors'; or use backbone='local-dir:/path/to/folder', or backbone='nano', "
+            "whose weights are part of skvfusion."
+        )
+    known = ", ".join(timm.list_models(f"{architecture}.*", pretrained=True)) or "none"
+    return ValueError(f"backbone={name!r} cannot be built: {error} Known pretrained tags: {known}.")
+
+
+def _architecture(name):
+    """Return timm's name of the architecture without a tag, and a folder's arguments; ValueError if it is unknown."""
+    model_args = {}
+    if name.startswith(_FOLDER):
+        path = Path(name.removeprefix(_FOLDER)) / "config.json"
+        if not path.is_file():
             raise ValueError(f"backbone={name!r}: there is no such folder, or it has no config.json, as timm writes.")
         try:
-            architecture = json.loads(config.read_text())["architecture"]
+            config = json.loads(path.read_text())
+            architecture, model_args = config["architecture"], config.get("model_args", {})
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"backbone={name!r}: config.json names no architecture: {error!r}") from error
     else:
@@ -223,44 +276,54 @@ def _architecture(name):
             f"backbone={name!r} is neither an alias nor a timm model{f'; close: {close}' if close else ''}. "
             f"Use {_WITH_CLS}."
         )
-    return architecture
+    return architecture, model_args
 
 
-def _load_weights(model, path, name):
-    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+def _check_before_download(name, arguments):
+    """Refuse a model that cannot be tapped before gigabytes are fetched for it."""
     try:
-        state = load_state_dict(str(path), weights_only=True)
-        if convert is not None and name != EMBEDDED:
-            state = convert(state, model)
-        finite = all(torch.isfinite(value).all() for value in state.values())
-    except Exception as error:  # a damaged or foreign file can fail in any way
-        raise ValueError(f"weights={str(path)!r} is not a state dict that can be read: {error!r}") from error
-    if not finite:
-        raise ValueError(f"weights={str(path)!r} hold NaN or infinity; they are damaged, or their training diverged.")
-    head = model.pretrained_cfg.get("classifier") or "head"
-    heads = (head,) if isinstance(head, str) else tuple(head)
-    state = {key: value for key, value in state.items() if key.rpartition(".")[0] not in heads}
-    try:
-        missing, unexpected = model.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        raise ValueError(f"The weights in {str(path)!r} have other shapes than {name!r}: {error}") from error
-    if missing or unexpected:
-        raise ValueError(
-            f"The weights in {str(path)!r} are not of {name!r}: {len(missing)} parameters are missing from the file "
-            f"(such as {missing[:3]}), {len(unexpected)} in it are unknown to the model (such as {unexpected[:3]})."
-        )
+        with torch.device("meta"):
+            model = timm.create_model(name, pretrained=False, **arguments)
+    except Exception:  # not every model can be built without memory; building it in earnest tells what is wrong
+        return
+    _check_tappable(model, name)
 
 
 def _check_tappable(model, name):
-    method = getattr(model, "forward_intermediates", None)
-    taps = method is not None and "return_prefix_tokens" in inspect.signature(method).parameters
-    if not taps or not all(
-        hasattr(model, part) for part in ("blocks", "patch_embed", "num_prefix_tokens", "embed_dim")
-    ):
+    """Raise ValueError unless the model tells of blocks that all have patch tokens of one number and width."""
+    if not hasattr(model, "forward_intermediates"):
+        reason = "does not let its inner layers be read (it has no forward_intermediates)"
+    elif len({(block["num_chs"], block["reduction"]) for block in getattr(model, "feature_info", [])}) != 1:
+        reason = "works in stages of several widths or resolutions, so its blocks have no tokens to stack"
+    else:
+        return
+    raise ValueError(
+        f"backbone={name!r} ({type(model).__name__}) {reason}. Use {_WITH_CLS}; or, for tokens='mean', any timm model "
+        "whose blocks keep one width, such as SigLIP, CaiT, XCiT or MLP-Mixer."
+    )
+
+
+@torch.no_grad()
+def _try(model, size, name):
+    """Run the first block on one image; return the format in which patch tokens come, and how many there are."""
+    image = torch.zeros(1, 3, size, size, dtype=torch.float32)
+    arguments = {"indices": [0], "stop_early": True, "intermediates_only": True}
+    try:
+        try:
+            tokens = model.forward_intermediates(image, output_fmt="NLC", **arguments)[0]
+        except AssertionError:
+            tokens = model.forward_intermediates(image, output_fmt="NCHW", **arguments)[0]
+    except Exception as error:
         raise ValueError(
-            f"backbone={name!r} ({type(model).__name__}) is not a ViT whose blocks all carry the same tokens, so "
-            f"it has no CLS token per layer. Use {_WITH_CLS}."
-        )
+            f"backbone={name!r} does not run on images of {size} x {size} pixels: {error!r}. Pass an image_size that "
+            f"it takes, or use {_WITH_CLS}."
+        ) from error
+    return ("NLC", tokens.shape[1]) if tokens.ndim == 3 else ("NCHW", tokens[0, 0].numel())
+
+
+def _cls_token(model):
+    # NaFlexVit keeps its tokens with the embedding of patches.
+    return getattr(model, "cls_token", getattr(getattr(model, "embeds", None), "cls_token", None))
 
 
 def _check_multiple(image_size, patch, name):
@@ -274,5 +337,7 @@ def _check_multiple(image_size, patch, name):
 
 
 def _default_size(model):
-    size = getattr(model.patch_embed, "img_size", None)
-    return size[0] if size else model.pretrained_cfg["input_size"][-1]
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    if size is None:
+        size = model.pretrained_cfg["input_size"][-1]
+    return size if isinstance(size, int) else size[0]

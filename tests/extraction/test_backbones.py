@@ -1,8 +1,10 @@
 import functools
-import inspect
+import json
 import os
 import random
 import re
+import subprocess
+import sys
 import weakref
 from gc import collect
 
@@ -12,6 +14,7 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from timm.data import create_transform
 
 from skvfusion import LayerwiseFeatureExtractor
 from skvfusion.extraction import ALIASES, backbones
@@ -57,15 +60,6 @@ def test_aliases_are_those_of_the_design():
     assert len(set(ALIASES.values())) == len(ALIASES)
 
 
-@pytest.mark.parametrize("alias", ALIASES)
-def test_every_alias_has_a_cls_token_in_every_block(alias):
-    with torch.device("meta"):
-        model = timm.create_model(ALIASES[alias].partition(".")[0], num_classes=0)
-    assert model.cls_token is not None
-    assert model.num_prefix_tokens == (5 if "_reg_" in alias or "dinov3" in alias else 1)
-    assert "return_prefix_tokens" in inspect.signature(model.forward_intermediates).parameters
-
-
 def test_alias_stands_for_its_model(monkeypatch, no_shared_backbones, one_image):
     monkeypatch.setitem(ALIASES, "tiny", "test_vit.r160_in1k")
     np.testing.assert_array_equal(extract(one_image, "random", "tiny"), extract(one_image, "random"))
@@ -100,12 +94,18 @@ def test_model_without_cls_token_is_accepted_for_mean(one_image, backbone):
     assert extract(one_image, "random", backbone, tokens="mean", layers=[0, -1]).shape == (1, 2, dim)
 
 
-@pytest.mark.parametrize(
-    "backbone", ["resnet18", "test_convnext", "cait_xxs24_224", "xcit_nano_12_p16_224", "swin_tiny_patch4_window7_224"]
-)
-def test_model_whose_blocks_carry_other_tokens_is_refused(backbone):
-    with pytest.raises(ValueError, match=rf"backbone='{backbone}' .*no CLS token per layer\. Use {ALTERNATIVES}"):
-        extractor(backbone).fit()
+@pytest.mark.parametrize("backbone", ["resnet18", "test_convnext", "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("tokens", ["cls", "mean"])
+def test_model_of_several_widths_is_refused(backbone, tokens):
+    with pytest.raises(ValueError, match=rf"backbone='{backbone}' .*works in stages.*Use {ALTERNATIVES}"):
+        extractor(backbone, tokens=tokens).fit()
+
+
+@pytest.mark.parametrize("backbone", ["cait_xxs24_224", "xcit_nano_12_p16_224"])
+def test_model_whose_cls_token_joins_late_is_refused_for_cls(backbone):
+    message = rf"backbone='{backbone}' has .*no CLS token per layer\. Use tokens='mean'.*{ALTERNATIVES}"
+    with pytest.raises(ValueError, match=message):
+        extractor(backbone, image_size=32).fit()
 
 
 @pytest.mark.parametrize(
@@ -391,18 +391,6 @@ def test_extraction_records_no_gradients(one_image, monkeypatch):
     assert recording == [False]
 
 
-def test_unreachable_hub_raises_and_names_what_works_offline(monkeypatch):
-    def fail(*args, **kwargs):
-        raise OSError("Name or service not known")
-
-    monkeypatch.setattr(timm, "create_model", fail)
-    offline = LayerwiseFeatureExtractor("in21k_ti", device="cpu")
-    with pytest.raises(OSError, match=r"weights='.*local-dir:.*'nano'") as raised:
-        offline.fit()
-    assert ALIASES["in21k_ti"] in str(raised.value)
-    assert "Name or service not known" in str(raised.value.__cause__)
-
-
 def test_nano_needs_neither_timms_registry_nor_the_hub(monkeypatch, no_shared_backbones, one_image):
     monkeypatch.setattr(timm, "create_model", None)
     assert LayerwiseFeatureExtractor("nano", device="cpu").fit_transform(one_image).shape == (1, 12, 128)
@@ -462,3 +450,135 @@ def test_a_model_without_prefix_tokens_gives_its_mean():
 def test_a_size_that_a_hybrid_cannot_take_is_refused():
     with pytest.raises(ValueError, match="image_size=72"):
         LayerwiseFeatureExtractor("vit_tiny_r_s16_p8_224", weights="random", image_size=72).fit()
+
+
+CONFIGS = [
+    {},
+    {"crop_pct": 0.9, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.6, 0.7], "interpolation": "bilinear"},
+    {"crop_pct": 0.95, "crop_mode": "squash"},
+    {"crop_pct": 0.9, "crop_mode": "border"},
+]
+
+
+@pytest.fixture
+def preprocessing(tmp_path):
+    """Return a function that gives a tiny random backbone with preprocessing settings of one's own."""
+
+    def build(changes):
+        config = {"architecture": "test_vit", "num_classes": 0, "model_args": {"img_size": 64, "depth": 1}}
+        config["pretrained_cfg"] = {"input_size": [3, 64, 64], **changes}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return get_backbone(f"local-dir:{tmp_path}", "random", None, CPU)
+
+    return build
+
+
+@pytest.mark.parametrize("changes", CONFIGS)
+@pytest.mark.parametrize("size", [(64, 64), (90, 70), (31, 200), (1, 1)])
+def test_pixels_and_normalize_are_timms_transform_to_the_bit(preprocessing, changes, size, rng):
+    image = Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
+    backbone = preprocessing(changes)
+    expected = create_transform(**backbone.config, is_training=False)(image)
+    pixels = backbone.pixels(image)
+    assert (pixels.dtype, pixels.shape) == (torch.uint8, (3, 64, 64))
+    before = pixels.clone()
+    normalised = backbone.normalize(torch.stack([pixels, pixels]))
+    assert torch.equal(normalised, torch.stack([expected, expected]))
+    assert torch.equal(backbone.transform(image), expected)
+    assert torch.equal(pixels, before)
+    assert expected.dtype == torch.float32
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_pixels_are_normalised_where_they_are(preprocessing, rng):
+    pixels = torch.from_numpy(rng.integers(0, 256, (2, 3, 64, 64), dtype=np.uint8))
+    backbone = preprocessing(CONFIGS[1])
+    normalised = backbone.normalize(pixels.cuda())
+    assert normalised.is_cuda
+    torch.testing.assert_close(normalised.cpu(), backbone.normalize(pixels))
+
+
+@pytest.mark.parametrize(("changes", "side"), list(zip(CONFIGS, [73, 71, None, None], strict=True)))
+def test_shorter_side_is_what_images_are_resized_to_before_the_crop(preprocessing, changes, side):
+    assert preprocessing(changes).shorter_side == side
+
+
+@pytest.mark.parametrize(("name", "size", "side"), [("nano", None, 32), ("test_vit", 32, 33), ("test_vit", None, 168)])
+def test_shorter_side_follows_the_image_size(name, size, side):
+    assert get_backbone(name, "random", size, CPU).shorter_side == side
+
+
+def fingerprint(name="test_vit", weights="random", image_size=32):
+    return get_backbone(name, weights, image_size, CPU).fingerprint
+
+
+def test_fingerprint_is_32_bytes_and_the_same_for_two_builds(monkeypatch, no_shared_backbones):
+    first = fingerprint()
+    assert (type(first), len(first)) == (bytes, 32)
+    monkeypatch.setattr(backbones, "_recent", type(backbones._recent)())
+    assert fingerprint() == first
+
+
+def test_fingerprint_is_the_same_in_another_process(write, state_dict):
+    path = write(state_dict())
+    code = (
+        "import sys, torch; from skvfusion.extraction.backbones import get_backbone; "
+        "print(get_backbone('test_vit', sys.argv[1], 32, torch.device('cpu')).fingerprint.hex())"
+    )
+    result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == fingerprint(weights=path).hex()
+
+
+def test_fingerprint_differs_with_weights_architecture_image_size_and_folder(write, state_dict, tiny_vit):
+    nearly = state_dict()
+    nearly["blocks.5.mlp.fc2.bias"][-1] += 1e-6
+    prints = [
+        fingerprint(),
+        fingerprint(image_size=48),
+        fingerprint("test_vit2"),
+        fingerprint("nano"),
+        fingerprint("nano", None),
+        fingerprint(weights=write(state_dict(), "a.safetensors")),
+        fingerprint(weights=write(nearly, "b.safetensors")),
+        fingerprint(tiny_vit(), None),
+        fingerprint(tiny_vit(seed=1), None),
+    ]
+    assert len(set(prints)) == len(prints)
+
+
+def test_fingerprint_does_not_depend_on_where_the_same_weights_lie(write, state_dict):
+    paths = [write(state_dict(), "a.safetensors"), write(state_dict(), "b.pt")]
+    assert fingerprint(weights=paths[0]) == fingerprint(weights=paths[1])
+
+
+@pytest.mark.parametrize("changes", CONFIGS[1:])
+def test_fingerprint_differs_with_the_preprocessing(preprocessing, changes):
+    assert preprocessing({}).fingerprint != preprocessing(changes).fingerprint
+
+
+def test_fingerprint_differs_with_arguments_that_no_module_shows(tmp_path, write, state_dict):
+    prints = set()
+    for scale in (0.1, 0.2):
+        config = {"architecture": "test_vit", "model_args": {"img_size": 32, "pos_drop_rate": 0.0, "qk_norm": False}}
+        config["model_args"]["drop_path_rate"] = scale
+        (tmp_path / "config.json").write_text(json.dumps(config | {"num_classes": 0, "pretrained_cfg": {}}))
+        prints.add(fingerprint(f"local-dir:{tmp_path}", write(state_dict(), "weights.pt")))
+    assert len(prints) == 2
+
+
+def test_fingerprint_tells_activations_apart(tmp_path):
+    names = ("vit_base_patch16_clip_224", "vit_base_patch16_clip_quickgelu_224")
+    tiny = {"img_size": 32, "depth": 1, "embed_dim": 64, "num_heads": 2}
+    prints, states = [], []
+    for name in names:
+        config = {"architecture": name, "num_classes": 0, "model_args": tiny, "pretrained_cfg": {}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        backbone = get_backbone(f"local-dir:{tmp_path}", "random", None, CPU)
+        prints.append(backbone.fingerprint)
+        states.append(backbone.model.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert prints[0] != prints[1]
+
+
+def test_fingerprint_takes_counters_of_batch_norms():
+    assert len(fingerprint("xcit_nano_12_p16_224")) == 32

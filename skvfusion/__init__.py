@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from .display import RecoverabilityDisplay
-from .extraction import LayerwiseFeatureExtractor
+from .extraction import BackboneStack, LayerwiseFeatureExtractor
 from .fusion import (
     AttentiveFusionClassifier,
     LayerProbeClassifier,
@@ -18,6 +18,7 @@ from .persistence import load, save
 
 __all__ = [
     "AttentiveFusionClassifier",
+    "BackboneStack",
     "LayerProbeClassifier",
     "LayerVotingClassifier",
     "LayerwiseFeatureExtractor",

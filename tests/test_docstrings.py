@@ -75,6 +75,8 @@ def test_all_lists_names_that_exist_once_and_in_order(package):
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_everything_public_documents_its_parameters_with_an_example(name, title):
     text = section(PUBLIC[name].__doc__, title)
+    if title == "Parameters" and not inspect.signature(PUBLIC[name]).parameters:
+        return
     assert text is not None
     assert ">>>" in text or title != "Examples"
 
@@ -82,7 +84,7 @@ def test_everything_public_documents_its_parameters_with_an_example(name, title)
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_the_documented_parameters_are_the_real_ones(name):
     parameters = inspect.signature(PUBLIC[name]).parameters
-    described = documented(PUBLIC[name].__doc__)
+    described = documented(PUBLIC[name].__doc__) if parameters else {}
     assert set(described) == set(parameters)
     assert all(described.values())
 
@@ -93,7 +95,7 @@ def test_the_documented_defaults_are_the_real_ones(name):
         re.findall(r"^(\w+) : .*default=(.+)$", section(ESTIMATORS[name].__doc__, "Parameters"), re.MULTILINE)
     )
     parameters = inspect.signature(ESTIMATORS[name]).parameters
-    assert stated
+    assert bool(stated) == any(parameter.default is not inspect.Parameter.empty for parameter in parameters.values())
     for parameter, default in stated.items():
         assert eval(default) == parameters[parameter].default, parameter
 
@@ -118,4 +120,4 @@ def test_methods_document_their_parameters(method):
     parameters = [name for name in inspect.signature(method).parameters if name != "self"]
     assert method.__doc__
     if parameters:
-        assert set(documented(method.__doc__)) == set(parameters)
+        assert {name.lstrip("*") for name in documented(method.__doc__)} == set(parameters)

@@ -18,8 +18,9 @@ from timm.data import create_transform, resolve_data_config
 
 from skvfusion import LayerProbeClassifier, LayerwiseFeatureExtractor
 from skvfusion.extraction import extractor as extractor_module
+from skvfusion.extraction import recipe as recipe_module
 from skvfusion.extraction.backbones import get_backbone
-from skvfusion.extraction.extractor import layer_tokens
+from skvfusion.extraction.taps import layer_tokens
 
 N_LAYERS, DIM = 6, 64
 CPU = torch.device("cpu")
@@ -292,6 +293,7 @@ def test_fitted_attributes_are_plain_python(make, images):
         "dim_": DIM,
         "image_size_": 32,
         "device_": "cpu",
+        "dtype_": "float32",
     }
     assert set(vars(fitted)) == set(fitted.get_params()) | {name for name in vars(fitted) if name.endswith("_")}
 
@@ -302,8 +304,8 @@ def test_hash_is_not_changed_by_use(make, images):
     used.transform(images)
     assert joblib.hash(used) == before
     used.fit(images)
-    assert joblib.hash(clone(used)) == before
-    assert joblib.hash(used) == joblib.hash(make().fit(images))
+    assert joblib.hash(used) == before
+    assert joblib.hash(clone(used)) == joblib.hash(copy.deepcopy(used)) == before
     assert joblib.hash(make(layers="last")) != before
 
 
@@ -507,7 +509,7 @@ def test_memory_of_a_pipeline_saves_the_second_pass(monkeypatch, make, images, t
     y = [0, 1, 0, 1, 0]
     pipeline = Pipeline([("features", make()), ("classifier", LayerProbeClassifier())], memory=str(tmp_path))
     pipeline.fit(images, y)
-    monkeypatch.setattr(extractor_module, "layer_tokens", None)
+    monkeypatch.setattr(recipe_module, "layer_tokens", None)
     clone(pipeline).set_params(classifier__layer=0).fit(images, y)
     with pytest.raises(TypeError, match="not callable"):
         clone(pipeline).set_params(features__norm="all").fit(images, y)

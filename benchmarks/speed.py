@@ -1,63 +1,39 @@
 """Measure speed as ratios to a named alternative in the same run.
 
     python benchmarks/speed.py --what engine
+    python benchmarks/speed.py --what extraction [--images FOLDER]
     python benchmarks/speed.py --what fusion
 
 Figures are medians over interleaved repetitions, so that a busy machine slows both sides alike.
 """
 
 import argparse
-import time
 
 import numpy as np
 import torch
-from PIL import Image
 from scipy.special import log_softmax
 from sklearn.ensemble import StackingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, LabelEncoder, StandardScaler
+from speed_extraction import extraction
+from timing import interleaved, report
 from torch import nn
 
 from skvfusion import (
     AttentiveFusionClassifier,
-    LayerwiseFeatureExtractor,
     MixtureOfExpertsClassifier,
     NeuralLogitControllerClassifier,
     SuperLearnerClassifier,
     VFusionClassifier,
 )
-from skvfusion.devices import resolve_device
-from skvfusion.extraction.backbones import get_backbone
-from skvfusion.extraction.extractor import layer_tokens
 from skvfusion.fusion.attentive import AttentiveFusionNet
 from skvfusion.fusion.experts import MixtureOfExpertsNet
 from skvfusion.fusion.logit_controller import LogitControllerNet
 from skvfusion.fusion.probes import fit_probes
 from skvfusion.training.losses import correlation_penalty
 from skvfusion.training.solver import solve_logistic
-
-
-def interleaved(alternatives, repetitions, warm_up=True):
-    """Time each callable in turn, ``repetitions`` times over; return the seconds of each by name."""
-    seconds = {name: [] for name in alternatives}
-    for repetition in range(repetitions + warm_up):
-        for name, run in alternatives.items():
-            start = time.perf_counter()
-            run()
-            if repetition >= warm_up:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: np.array(values) for name, values in seconds.items()}
-
-
-def report(title, seconds):
-    """Print medians of the seconds and of the paired ratios to the first row."""
-    reference = next(iter(seconds))
-    print(f"\n{title}")
-    print(f"{'':46} {'seconds':>8} {'ratio':>7}")
-    for name, values in seconds.items():
-        print(f"{name:46} {np.median(values):8.3f} {np.median(values / seconds[reference]):7.3f}")
 
 
 def hand_written_vfusion(X, y, epochs, batch_size):
@@ -100,43 +76,6 @@ def engine(args):
         args.repetitions,
     )
     report(f"Fit: {epochs} epochs, {n} samples of {layers} x {dim}, batches of {batch}", seconds)
-
-    name = "test_vit" if args.quick else "vit_small_patch16_224"
-    backbone = get_backbone(name, "random", None, resolve_device("cpu"))
-    size, n_images, batch = backbone.image_size, 8 if args.quick else 32, 8
-    images = [Image.fromarray(rng.integers(0, 255, (size, size, 3), dtype=np.uint8)) for _ in range(n_images)]
-    ready = torch.stack([backbone.transform(image) for image in images]).split(batch)
-    extractor = LayerwiseFeatureExtractor(name, weights="random", batch_size=batch, device="cpu").fit()
-
-    @torch.inference_mode()
-    def bare(batches):
-        for part in batches:
-            backbone.model.forward_features(part)
-
-    def bare_from_images():
-        bare(
-            torch.stack([backbone.transform(image) for image in images[i : i + batch]])
-            for i in range(0, n_images, batch)
-        )
-
-    every_layer = list(range(backbone.depth))
-    title = f"Extraction: {n_images} images, {name} (random weights), batches of {batch}"
-    seconds = interleaved(
-        {
-            "forward_features, last layer only": lambda: bare(ready),
-            "every layer's CLS": lambda: [layer_tokens(backbone, x, every_layer, ["cls"], "last") for x in ready],
-        },
-        args.repetitions,
-    )
-    report(f"{title}, preprocessed", seconds)
-    seconds = interleaved(
-        {
-            "timm's transform, then forward_features": bare_from_images,
-            "LayerwiseFeatureExtractor.transform": lambda: extractor.transform(images),
-        },
-        args.repetitions,
-    )
-    report(f"{title}, from PIL images", seconds)
 
 
 def stack_like_a_vits(n, layers, dim, n_classes, seed=0):
@@ -355,7 +294,7 @@ def take(layer):
     return lambda X: X[:, layer]
 
 
-BENCHMARKS = {"engine": engine, "fusion": fusion}
+BENCHMARKS = {"engine": engine, "extraction": extraction, "fusion": fusion}
 
 
 def main(argv=None):
@@ -363,6 +302,7 @@ def main(argv=None):
     parser.add_argument("--what", choices=BENCHMARKS, default="engine")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=None, help="torch threads (default: torch's own choice)")
+    parser.add_argument("--images", help="extraction: take the pictures in this folder, resized")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
     args = parser.parse_args(argv)
     if args.threads:

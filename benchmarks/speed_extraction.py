@@ -27,8 +27,9 @@ def extraction(args):
     )
     with tempfile.TemporaryDirectory() as folder:
         paths = write_photos(Path(folder), max(n_images, n_watched), args.images)
-        compare(args, name, paths[:n_images], batch, os.path.join(folder, "cache"))
+        # First, before anything else has raised the peak.
         watch_memory(name, paths[:n_watched], batch)
+        compare(args, name, paths[:n_images], batch, os.path.join(folder, "cache"))
 
 
 def write_photos(folder, n, source):

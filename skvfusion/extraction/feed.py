@@ -1,5 +1,6 @@
 """Feeding images to a backbone: read ahead by threads, each different one computed once, results put in their rows."""
 
+import logging
 import time
 import warnings
 from collections import deque
@@ -10,7 +11,11 @@ import numpy as np
 from .recipe import Batcher
 
 # While another process computes an image that is needed here too, look for its result this often, in seconds.
-_FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 5.12
+# More than anybody has asked for; a picture of one row would be resized to gigabytes.
+_MOST_PIXELS = 2**27
+
+_logger = logging.getLogger("skvfusion")
 
 
 class Feed:
@@ -60,8 +65,12 @@ class Feed:
         rows, wait = range(len(self.images)), _FIRST_WAIT
         while rows:
             self._pass(rows)
-            if len(self._later) == len(rows):
+            if len(self._later) < len(rows):
+                wait = _FIRST_WAIT
+            else:
                 time.sleep(wait)
+                if wait < _LONGEST_WAIT <= 2 * wait:
+                    _logger.warning("Waiting for %d images that another process is computing.", len(rows))
                 wait = min(2 * wait, _LONGEST_WAIT)
             rows, self._later = sorted(self._later), []
         self.images.warn()
@@ -74,7 +83,7 @@ class Feed:
                 if self.on_error == "raise":
                     self._finish(0)
                     raise prepared
-                self._unread[row] = prepared
+                self._unread[row] = str(prepared)  # the error itself would keep the image
                 self._write([row], np.nan)
                 continue
             digest, result = prepared
@@ -131,7 +140,6 @@ class Feed:
         """Return (digest, its cached result, its pixels, or None if a row has its result), or why it cannot be read."""
         if isinstance(source, ValueError):
             return source
-        backbone = self.recipe.backbone
         try:
             digest = source.digest
             if digest in self._done or self.sink.has(row, digest):
@@ -139,9 +147,20 @@ class Feed:
             cached = self._cached(digest)
             if cached is not None:
                 return digest, cached
-            return digest, backbone.pixels(source.rgb(backbone.shorter_side))
+            return digest, self._pixels(source)
         except ValueError as error:
             return error
+
+    def _pixels(self, source):
+        backbone = self.recipe.backbone
+        image = source.rgb(backbone.shorter_side)
+        shorter, longer = sorted(image.size)
+        if backbone.shorter_side and backbone.shorter_side**2 * longer / shorter > _MOST_PIXELS:
+            raise ValueError(
+                f"{source.description} cannot be used: with sides of {shorter} and {longer} pixels it is too narrow to "
+                f"be resized to a shorter side of {backbone.shorter_side}. Crop it first."
+            )
+        return backbone.pixels(image)
 
     def _cached(self, digest):
         if self.cache is None:
@@ -189,7 +208,7 @@ class Feed:
 
     def _warn_of_unread(self):
         if self._unread:
-            few = "\n".join(f"  {error}" for _, error in sorted(self._unread.items())[:5])
+            few = "\n".join(f"  {reason}" for _, reason in sorted(self._unread.items())[:5])
             warnings.warn(
                 f"{len(self._unread)} of {len(self.images)} images cannot be used; their rows are NaN:\n{few}"
                 + ("\n  ..." if len(self._unread) > 5 else ""),

@@ -10,7 +10,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from skvfusion.extraction import backbones
+from skvfusion.extraction import backbones, recipe
 
 PRETRAINED_CFG = {
     "input_size": [3, 32, 32],
@@ -76,3 +76,16 @@ def tiny_vit(tmp_path_factory, state_dict):
 @pytest.fixture
 def no_shared_backbones(monkeypatch):
     monkeypatch.setattr(backbones, "_recent", OrderedDict())
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The sizes of all batches that went through a backbone."""
+    sizes, original = [], recipe.layer_tokens
+
+    def count(backbone, batch, *args):
+        sizes.append(len(batch))
+        return original(backbone, batch, *args)
+
+    monkeypatch.setattr(recipe, "layer_tokens", count)
+    return sizes

@@ -36,19 +36,6 @@ def many():
     return np.random.default_rng(1).integers(0, 256, (20, 36, 40, 3), dtype=np.uint8)
 
 
-@pytest.fixture
-def computed(monkeypatch):
-    """The sizes of all batches that went through a backbone."""
-    sizes, original = [], recipe.layer_tokens
-
-    def count(backbone, batch, *args):
-        sizes.append(len(batch))
-        return original(backbone, batch, *args)
-
-    monkeypatch.setattr(recipe, "layer_tokens", count)
-    return sizes
-
-
 # ---- duplicates
 
 
@@ -337,6 +324,12 @@ def test_a_failing_data_set_is_named_and_can_be_nan(make, many):
         make().transform(Failing())
     with pytest.warns(UserWarning, match="no such row"):
         assert np.isnan(make(on_error="nan").transform(Failing())).any(axis=(1, 2)).tolist() == [False, True, False]
+
+
+def test_a_picture_too_narrow_to_be_resized_is_refused(make, many):
+    line = np.zeros((1, 200_000, 3), np.uint8)
+    with pytest.raises(ValueError, match=r"Image 1 \(.*too narrow to be resized to a shorter side of 36"):
+        make().transform([many[0], line])
 
 
 # ---- threads, order and memory

@@ -27,18 +27,6 @@ def paths(tmp_path):
     return sorted(folder.iterdir())
 
 
-@pytest.fixture
-def computed(monkeypatch):
-    sizes, original = [], recipe.layer_tokens
-
-    def count(backbone, batch, *args):
-        sizes.append(len(batch))
-        return original(backbone, batch, *args)
-
-    monkeypatch.setattr(recipe, "layer_tokens", count)
-    return sizes
-
-
 def break_after(paths, count):
     """Make the run fail at an image, as a kill would end it there; return what mends it."""
     content = paths[count].read_bytes()

@@ -3,22 +3,25 @@
 import hashlib
 import inspect
 import json
+import os
 import re
 import threading
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import timm
 import torch
+from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from torch import nn
 from torchvision.transforms import Resize
 
 from .aliases import ALIASES, EMBEDDED
 from .nano import build_nano, nano_state_dict
-from .weights import folder_stamp, hub_address, load_weights, pretrained_overlay, weights_source
+from .weights import folder_stamp, hub_address, load_weights, pretrained_overlay, shortened, weights_source
 
 _WITH_CLS = (
     "'nano', 'dinov2_s', 'in21k_s', 'clip_b16' or another of skvfusion.extraction.ALIASES, or a timm ViT, DeiT, BEiT "
@@ -86,7 +89,8 @@ class Backbone:
 
     def pixels(self, image):
         """Resize and crop an RGB PIL image as the model was evaluated; a uint8 tensor (3, size, size)."""
-        return self._to_pixels(image)
+        with torch.device("cpu"):  # whatever the caller's default is
+            return self._to_pixels(image)
 
     def normalize(self, batch):
         """Turn such pixels into the network's input, float32, on the device they are on."""
@@ -151,6 +155,8 @@ def get_backbone(name, weights, image_size, device):
         If pretrained weights cannot be downloaded.
     """
     name = ALIASES.get(name, name)
+    if name.startswith(_FOLDER):
+        name = _FOLDER + os.path.expanduser(name.removeprefix(_FOLDER))
     source = weights_source(weights)
     stamp = folder_stamp(name.removeprefix(_FOLDER)) if name.startswith(_FOLDER) else None
     key = (name, stamp, source, image_size, device)
@@ -182,14 +188,28 @@ def check_tokens(backbone, tokens, name):
 _FOLDER = "local-dir:"
 _lock = threading.RLock()
 _recent = OrderedDict()
+
+
+def _after_fork_in_child():
+    # A thread that held one of these is not there to release it.
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()
+    for backbone in _recent.values():
+        object.__setattr__(backbone, "lock", threading.RLock())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
 # GridSearchCV over two backbones alternates between them; more would keep much memory for little.
 _MAX_RECENT = 2
 
 
 def _build(name, weights, image_size, device):
     architecture, model_args = (EMBEDDED, {}) if name == EMBEDDED else _architecture(name)
-    # timm initialises from torch's global CPU generator; leave that as it was.
-    with torch.random.fork_rng(devices=[]):
+    # timm initialises from torch's global CPU generator; leave that as it was. Neither the caller's default device nor
+    # the default dtype may change what is drawn.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), _float32_by_default():
         torch.default_generator.manual_seed(_RANDOM_WEIGHTS_SEED)
         if name == EMBEDDED:
             model = _build_nano(weights, image_size)
@@ -198,10 +218,41 @@ def _build(name, weights, image_size, device):
             own_size = 224 if "dinov2" in architecture and "img_size" not in model_args else None
             model = _build_timm(name, architecture, weights, image_size, own_size)
     model.requires_grad_(False).eval().to(torch.float32)
+    if not all(torch.isfinite(value).all() for value in model.state_dict().values()):
+        raise ValueError(
+            f"backbone={name!r} has weights that are NaN or infinite in float32: they are damaged, or their training "
+            "diverged."
+        )
     size = image_size or _default_size(model)
     config = resolve_data_config({"input_size": (3, size, size)}, model=model)
     output_fmt, n_patches = _try(model, size, name)
-    return Backbone(model.to(device), architecture, model_args, config, size, device, output_fmt, n_patches)
+    backbone = Backbone(model.to(device), architecture, model_args, config, size, device, output_fmt, n_patches)
+    _check_preprocessing(backbone, name)
+    return backbone
+
+
+@contextmanager
+def _float32_by_default():
+    """Let tensors be float32 unless told otherwise, for callers who changed that; torch knows one default only."""
+    default = torch.get_default_dtype()
+    if default == torch.float32:
+        yield
+        return
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _check_preprocessing(backbone, name):
+    """Raise ValueError if the settings of the preprocessing, which a folder may state, cannot be used."""
+    try:
+        usable = torch.isfinite(backbone.normalize(backbone.pixels(Image.new("RGB", (8, 8)))[None])).all()
+    except Exception as error:  # anything may be written there
+        raise ValueError(f"backbone={name!r} states a preprocessing that fails: {error!r}.") from error
+    if not usable:
+        raise ValueError(f"backbone={name!r} states a preprocessing that divides by zero: {backbone.config}.")
 
 
 def _build_nano(weights, image_size):
@@ -244,7 +295,7 @@ def _explained(error, name, architecture, image_size):
             f"image_size=None or use {_WITH_CLS}."
         )
     if name.startswith(_FOLDER):
-        return ValueError(f"backbone={name!r}: the folder's model cannot be loaded: {error!r}")
+        return ValueError(f"backbone={name!r}: the folder's model cannot be loaded: {shortened(repr(error))}")
     if isinstance(error, OSError):
         return OSError(
             f"The pretrained weights of {name!r} can be neither downloaded nor found in the local cache ({error}). "
@@ -265,7 +316,9 @@ def _architecture(name):
             raise ValueError(f"backbone={name!r}: there is no such folder, or it has no config.json, as timm writes.")
         try:
             config = json.loads(path.read_text())
-            architecture, model_args = config["architecture"], config.get("model_args", {})
+            architecture, model_args = config["architecture"], config.get("model_args") or {}
+            if not (isinstance(architecture, str) and isinstance(model_args, dict)):
+                raise TypeError(f"architecture={architecture!r}, model_args={model_args!r}")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"backbone={name!r}: config.json names no architecture: {error!r}") from error
     else:
@@ -306,7 +359,7 @@ def _check_tappable(model, name):
 @torch.no_grad()
 def _try(model, size, name):
     """Run the first block on one image; return the format in which patch tokens come, and how many there are."""
-    image = torch.zeros(1, 3, size, size, dtype=torch.float32)
+    image = torch.zeros(1, 3, size, size, dtype=torch.float32, device="cpu")
     arguments = {"indices": [0], "stop_early": True, "intermediates_only": True}
     try:
         try:

@@ -6,6 +6,10 @@ from sklearn.base import TransformerMixin
 class ImageTransformer(TransformerMixin):
     """A transformer that learns nothing from images, so that it needs no fit and is told by its parameters."""
 
+    def _tokens(self):
+        """Return which tokens of a layer are kept, as the parameter ``tokens`` says it."""
+        return self.tokens
+
     def __getstate__(self):
         """Return the parameters only: what ``fit`` sets follows from them, and hashes must not depend on it."""
         state = super().__getstate__()

@@ -47,6 +47,8 @@ class FeatureCache:
     """
 
     def __init__(self, folder):
+        if not os.fspath(folder):
+            raise ValueError("The cache's folder is an empty string; pass the path of a folder, or '.' for this one.")
         self.folder = Path(folder).expanduser()
         self._pid = None
 

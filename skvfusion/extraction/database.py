@@ -1,6 +1,8 @@
 """The cache's file: opened once in a process, checked before it is read, safe to fork beside."""
 
+import errno
 import os
+import shutil
 import threading
 import warnings
 from contextlib import contextmanager, suppress
@@ -13,6 +15,9 @@ FILE = "features.lmdb"
 _FORMAT = b"1"
 # Only address space on POSIX, so that no cache ever reaches it. On Windows LMDB gives the file this size at once.
 _MAP_SIZE = 2**40 if os.name == "posix" else 2**34
+
+# For its lock file and the first pages.
+_LEAST_SPACE = 2**20
 
 # One thread of a process at a time is in a transaction: LMDB must not be forked within one, nor closed.
 lock = threading.RLock()
@@ -94,6 +99,9 @@ def _open(folder):
 
 
 def _open_file(path):
+    # LMDB maps its files, and a process that writes to a mapped file on a full disk is killed.
+    if shutil.disk_usage(path.parent).free < _LEAST_SPACE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     path.parent.joinpath("owners").mkdir(exist_ok=True)
     # Otherwise two processes could move each other's new file aside.
     with FileLock(path.parent / f"{FILE}-opening"):

@@ -237,14 +237,16 @@ class LayerwiseFeatureExtractor(ImageTransformer, BaseEstimator):
         """Extract into a memory-mapped .npy file, for sets larger than memory.
 
         Until it is complete, the file is called ``out`` + ".part". If the run is interrupted, the same call goes on
-        from there: images are read again, to see that they are the same, but not computed again.
+        from there, and if it was complete, it has nothing to do: images are read again, to see that they are the same,
+        but computed only where they are not. A small file, ``out`` + ".rows", tells which image each row is of. A call
+        with another number of images or other parameters begins anew; with ``cache``, this too computes nothing twice.
 
         Parameters
         ----------
         X : list, array, tensor, DataFrame or Dataset of n images
             As in :meth:`transform`.
         out : str or path
-            The file to write; replaced if it exists.
+            The file to write; replaced if it exists and holds something else.
         dtype : {"float32", "float16"} or numpy dtype, default="float32"
             What is stored; float16 takes half of the space and keeps three digits. Classifiers compute in float32.
 
@@ -258,7 +260,7 @@ class LayerwiseFeatureExtractor(ImageTransformer, BaseEstimator):
         ValueError
             As :meth:`transform`; also if a number is too large for float16.
         OSError
-            If the file cannot be written.
+            If the file cannot be written, does not fit on the disk, or is being written by another process.
 
         Examples
         --------
@@ -271,14 +273,14 @@ class LayerwiseFeatureExtractor(ImageTransformer, BaseEstimator):
         (4, 12, 128)
         """
         self._validate_params()
-        if dtype not in ("float32", "float16", np.float32, np.float16):
+        if not isinstance(dtype, (str, type, np.dtype)) or dtype not in ("float32", "float16", np.float32, np.float16):
             raise ValueError(f"dtype={dtype!r} cannot be stored; use 'float32' or 'float16'.")
         images = ImageSequence(X)
         recipe, layers = self._recipe()
         shape = self._shape(recipe, layers, len(images))
-        sink = FileSink(out, shape, dtype, recipe.key(repr(layers).encode()))
-        self._feed(images, recipe, layers, sink)
-        return sink.finish()
+        with FileSink(out, shape, dtype, recipe.key(repr(layers).encode())) as sink:
+            self._feed(images, recipe, layers, sink)
+            return sink.finish()
 
     @available_if(lambda self: self.output == "flat")
     def get_feature_names_out(self, input_features=None):
@@ -320,7 +322,9 @@ class LayerwiseFeatureExtractor(ImageTransformer, BaseEstimator):
 
     def _recipe(self):
         """Return what is computed of an image, and the layers of it that are kept."""
-        backbone = get_backbone(self.backbone, self.weights, self.image_size, resolve_device(self.device))
+        # An int whatever kind of integer a search's grid holds: it goes into keys.
+        image_size = None if self.image_size is None else int(self.image_size)
+        backbone = get_backbone(self.backbone, self.weights, image_size, resolve_device(self.device))
         check_tokens(backbone, self.tokens, self.backbone)
         check_tap(backbone, self.tap, self.norm, self.backbone)
         dtype = resolve_dtype(self.dtype, backbone.device)
@@ -329,8 +333,9 @@ class LayerwiseFeatureExtractor(ImageTransformer, BaseEstimator):
 
     def _feed(self, images, recipe, layers, sink):
         cache = nullcontext() if self.cache is None else FeatureCache(self.cache)
-        bar = tqdm(total=len(images), desc=self.backbone, unit="image", disable=not self.progress)
-        with cache as entered, bar:
+        # tqdm starts a thread even where it shows nothing.
+        bar = tqdm(total=len(images), desc=self.backbone, unit="image") if self.progress else nullcontext()
+        with cache as entered, bar as shown:
             Feed(
                 images,
                 recipe,
@@ -340,7 +345,7 @@ class LayerwiseFeatureExtractor(ImageTransformer, BaseEstimator):
                 batch_size=self._batch_size(recipe.backbone),
                 n_threads=self.n_threads or torch.get_num_threads(),
                 on_error=self.on_error,
-                bar=bar,
+                bar=shown,
             ).run()
 
     def _shape(self, recipe, layers, n_images):

@@ -39,11 +39,11 @@ class Feed:
         Threads that read and decode.
     on_error : {"raise", "nan"}
         What to do about images that cannot be read.
-    bar : tqdm
+    bar : tqdm, default=None
         Counts finished rows.
     """
 
-    def __init__(self, images, recipe, layers, sink, *, cache=None, batch_size, n_threads, on_error, bar):
+    def __init__(self, images, recipe, layers, sink, *, cache=None, batch_size, n_threads, on_error, bar=None):
         self.images = images
         self.recipe = recipe
         self.sink = sink
@@ -91,7 +91,7 @@ class Feed:
                 self._write([row], self.sink.read(self._done[digest]), digest)
             elif result is None:  # the sink has it
                 self._done[digest] = row
-                self.bar.update()
+                self._count(1)
             elif digest in self._rows_of:
                 self._rows_of[digest].append(row)
             elif isinstance(result, np.ndarray):
@@ -204,7 +204,11 @@ class Feed:
     def _write(self, rows, values, digest=None):
         for row in rows:
             self.sink.write(row, values, digest)
-        self.bar.update(len(rows))
+        self._count(len(rows))
+
+    def _count(self, n_rows):
+        if self.bar is not None:
+            self.bar.update(n_rows)
 
     def _warn_of_unread(self):
         if self._unread:

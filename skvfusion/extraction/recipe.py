@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from PIL import ImageFile
 
 from .backbones import Backbone
 from .taps import layer_tokens
@@ -68,6 +69,7 @@ class Recipe:
             "tap": self.tap,
             "norm": self.norm,
             "dtype": str(self.dtype),
+            "truncated files": ImageFile.LOAD_TRUNCATED_IMAGES,  # a setting of Pillow's that makes other images
             "versions": {name: _version(name, parts) for name, parts in _PACKAGES.items()},
         }
         return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=32).digest()

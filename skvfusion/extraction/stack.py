@@ -16,10 +16,9 @@ class BackboneStack(ImageTransformer, _BaseComposition, auto_wrap_output_keys=No
 
     Parameters
     ----------
-    extractors : list of (str, transformer)
-        Names and :class:`LayerwiseFeatureExtractor` objects, or other transformers that turn images into stacks of
-        shape (n, n_layers, dim) or (n, n_layers, n_tokens, dim), with equally many tokens. Parameters of each can be
-        set as ``name__parameter``, and an extractor by its name.
+    extractors : list of (str, extractor)
+        Names and :class:`LayerwiseFeatureExtractor` objects, or other stacks, which keep the same tokens. Parameters of
+        each can be set as ``name__parameter``, and an extractor by its name.
 
     Attributes
     ----------
@@ -66,10 +65,7 @@ class BackboneStack(ImageTransformer, _BaseComposition, auto_wrap_output_keys=No
         """
         # Clones, because fitting sets attributes, and parameters are not to be changed.
         fitted = [(name, clone(extractor).fit(X, y)) for name, extractor in self._checked()]
-        tokens = {name: list(extractor.token_names_) for name, extractor in fitted}
-        self.token_names_ = next(iter(tokens.values()))
-        if any(names != self.token_names_ for names in tokens.values()):
-            raise ValueError(f"The extractors keep different tokens: {tokens}. Give all of them the same tokens=.")
+        self.token_names_ = fitted[0][1].token_names_
         self.layer_names_ = [f"{name}_{layer}" for name, extractor in fitted for layer in extractor.layer_names_]
         self.dims_ = {name: extractor.dim_ for name, extractor in fitted}
         self.dim_ = max(self.dims_.values())
@@ -88,15 +84,8 @@ class BackboneStack(ImageTransformer, _BaseComposition, auto_wrap_output_keys=No
         ndarray of shape (n, n_layers, dim) or (n, n_layers, n_tokens, dim)
             float32; the first extractor's layers, shallow to deep, then the second's, and so on.
         """
-        stacks = {name: np.asarray(extractor.transform(X)) for name, extractor in self._checked()}
+        stacks = {name: extractor.transform(X) for name, extractor in self._checked()}
         shapes = {name: stack.shape for name, stack in stacks.items()}
-        kinds = {(len(shape), *shape[:1], *shape[2:-1]) for shape in shapes.values()}
-        if len(kinds) > 1 or min(map(len, shapes.values())) not in (3, 4):
-            raise ValueError(
-                f"The extractors give arrays of shapes {shapes}, which do not fit together: each must give a stack "
-                "(images, layers, dims), or each (images, layers, tokens, dims) with equally many tokens. Give all of "
-                "them the same tokens= and output='stack'."
-            )
         first = next(iter(stacks.values()))
         n_layers, dim = sum(shape[1] for shape in shapes.values()), max(shape[-1] for shape in shapes.values())
         joined = np.zeros((len(first), n_layers, *first.shape[2:-1], dim), np.float32)
@@ -152,17 +141,24 @@ class BackboneStack(ImageTransformer, _BaseComposition, auto_wrap_output_keys=No
         return self
 
     def _checked(self):
+        """Return the extractors, which must be such and keep the same tokens."""
         try:
-            names = [name for name, _ in self.extractors]
+            extractors = {str(name): extractor for name, extractor in self.extractors}
         except (TypeError, ValueError):
-            names = []
-        if not names:
+            extractors = {}
+        if not extractors or not all(isinstance(extractor, ImageTransformer) for extractor in extractors.values()):
             raise ValueError(
                 f"extractors={self.extractors!r} is not a list of (name, extractor), such as "
                 "[('dino', LayerwiseFeatureExtractor('dinov2_b', layers=[-1])), ...]."
             )
-        self._validate_names(names)
-        for name, extractor in self.extractors:
-            if not hasattr(extractor, "transform"):
-                raise ValueError(f"The extractor {name!r} is a {type(extractor).__name__}, which has no transform.")
-        return self.extractors
+        self._validate_names([str(name) for name, _ in self.extractors])
+        flat = [name for name, extractor in extractors.items() if getattr(extractor, "output", "stack") != "stack"]
+        if flat:
+            raise ValueError(f"The extractors {flat} give flat rows; use output='stack' for all of them.")
+        tokens = {name: extractor._tokens() for name, extractor in extractors.items()}
+        if len(set(tokens.values())) > 1:
+            raise ValueError(f"The extractors keep different tokens: {tokens}. Give all of them the same tokens=.")
+        return list(extractors.items())
+
+    def _tokens(self):
+        return self._checked()[0][1]._tokens()

@@ -95,7 +95,9 @@ def load_weights(model, path, name):
     try:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        raise ValueError(f"The weights in {str(path)!r} have other shapes than {name!r}: {error}") from error
+        raise ValueError(
+            f"The weights in {str(path)!r} have other shapes than {name!r}: {shortened(str(error))}"
+        ) from error
     if missing or unexpected:
         foreign = any("embeddings." in key for key in original)
         raise ValueError(
@@ -104,6 +106,11 @@ def load_weights(model, path, name):
             + foreign
             * " Of transformers' models, only ViT, DeiT and DINOv2 are converted; save others from timm."
         )
+
+
+def shortened(text, length=500):
+    """Return a text whose end is left out if it is long, as torch's lists of all parameters are."""
+    return text if len(text) <= length else f"{text[:length]} ..."
 
 
 def _to_timm(state, model, name):

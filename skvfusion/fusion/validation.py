@@ -1,5 +1,7 @@
 """Reading what users pass to a classifier: layer stacks, labels and sample weights."""
 
+import os
+
 import numpy as np
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -31,10 +33,15 @@ def read_stack(estimator, X, *, reset, y=None):
     y : array of shape (n_samples,)
         Only in a fit.
     """
+    name = type(estimator).__name__
+    if isinstance(X, (list, tuple)) and len(X) and isinstance(X[0], (str, os.PathLike)):
+        raise ValueError(
+            f"{name} got X that holds paths ({os.fspath(X[0])!r}, ...), not layer stacks; put a "
+            "LayerwiseFeatureExtractor in front of it, as in make_pipeline(LayerwiseFeatureExtractor(), ...)."
+        )
     if not hasattr(X, "ndim") and not hasattr(X, "__dataframe__"):
         X = np.asarray(X)
     ndim = getattr(X, "ndim", 2)
-    name = type(estimator).__name__
     checks = {"ensure_all_finite": False, "dtype": "numeric"}
     if ndim > 4:
         raise ValueError(

@@ -3,8 +3,10 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
+import threading
 import weakref
 from gc import collect
 
@@ -13,11 +15,11 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from timm.data import create_transform
 
 from skvfusion import LayerwiseFeatureExtractor
-from skvfusion.extraction import ALIASES, backbones
+from skvfusion.extraction import ALIASES, backbones, cache_info
 from skvfusion.extraction.backbones import get_backbone
 
 CPU = torch.device("cpu")
@@ -582,3 +584,108 @@ def test_fingerprint_tells_activations_apart(tmp_path):
 
 def test_fingerprint_takes_counters_of_batch_norms():
     assert len(fingerprint("xcit_nano_12_p16_224")) == 32
+
+
+def rewritten(tiny_vit, tmp_path, change=None, **config):
+    """Return a copy of the tiny backbone's folder with other settings or weights."""
+    folder = tmp_path / "rewritten"
+    shutil.copytree(tiny_vit().removeprefix("local-dir:"), folder)
+    settings = json.loads((folder / "config.json").read_text())
+    settings["pretrained_cfg"] |= config.pop("pretrained_cfg", {})
+    (folder / "config.json").write_text(json.dumps(settings | config))
+    if change is not None:
+        state = load_file(folder / "model.safetensors")
+        change(state)
+        save_file(state, folder / "model.safetensors")
+    return f"local-dir:{folder}"
+
+
+def test_a_folder_with_nan_among_its_weights_is_refused(tiny_vit, tmp_path):
+    name = rewritten(tiny_vit, tmp_path, lambda state: state["norm.bias"].fill_(torch.nan))
+    with pytest.raises(ValueError, match="NaN or infinite in float32"):
+        LayerwiseFeatureExtractor(name, device="cpu").fit()
+
+
+def test_weights_too_large_for_float32_are_refused(state_dict, write, one_image):
+    state = state_dict(img_size=32)
+    state["norm.weight"] = state["norm.weight"].double() * 1e300
+    with pytest.raises(ValueError, match="NaN or infinite in float32"):
+        extract(one_image, write(state))
+
+
+@pytest.mark.parametrize(
+    ("pretrained_cfg", "message"),
+    [
+        ({"std": [0, 0, 0]}, "divides by zero"),
+        ({"mean": ["a", 0, 0]}, "preprocessing that fails"),
+        ({"interpolation": "psychic"}, "preprocessing that fails"),
+    ],
+)
+def test_a_preprocessing_that_cannot_be_used_is_refused(tiny_vit, tmp_path, pretrained_cfg, message):
+    with pytest.raises(ValueError, match=message):
+        extractor(rewritten(tiny_vit, tmp_path, pretrained_cfg=pretrained_cfg), image_size=32).fit()
+
+
+@pytest.mark.parametrize(
+    "config", [{"architecture": None}, {"architecture": ["test_vit"]}, {"model_args": "img_size=32"}]
+)
+def test_settings_of_a_wrong_kind_are_named(tiny_vit, tmp_path, config):
+    with pytest.raises(ValueError, match="names no architecture"):
+        extractor(rewritten(tiny_vit, tmp_path, **config)).fit()
+
+
+def test_a_folder_below_the_home_folder(tiny_vit, tmp_path, monkeypatch):
+    rewritten(tiny_vit, tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert extractor("local-dir:~/rewritten", image_size=32).fit().dim_ == 64
+
+
+def test_messages_about_shapes_are_short(state_dict, write, one_image):
+    with pytest.raises(ValueError, match="other shapes") as raised:
+        extract(one_image, write(state_dict(img_size=32)), backbone="deit_tiny_distilled_patch16_224", image_size=32)
+    assert len(str(raised.value)) < 1000
+
+
+def test_image_size_may_be_any_integer(tiny_vit, one_image, tmp_path, no_shared_backbones):
+    for size in (32, np.int64(32), np.int32(32)):
+        extractor(tiny_vit(), image_size=size, cache=tmp_path).transform(one_image)
+        backbones._recent.clear()
+    assert cache_info(tmp_path).n_computed == 1
+    assert extractor(weights="random", image_size=np.int64(160)).transform(one_image).shape == (1, 6, 64)
+
+
+@pytest.mark.parametrize("backbone", ["nano", "test_vit"])
+def test_random_weights_do_not_depend_on_torchs_defaults(backbone, one_image, no_shared_backbones):
+    expected = extractor(backbone, weights="random").transform(one_image)
+    backbones._recent.clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            other = extractor(backbone, weights="random").transform(one_image)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_array_equal(other, expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_beside_a_thread_that_uses_a_backbone_does_not_hang(tiny_vit, no_shared_backbones):
+    backbone = backbones.get_backbone(tiny_vit(), None, None, torch.device("cpu"))
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with backbone.lock, backbones._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:  # without torch, whose own threads a fork does not copy either
+        free = backbone.lock.acquire(timeout=5) and backbones._lock.acquire(timeout=5)
+        os._exit(0 if free else 1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -12,6 +12,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -650,3 +651,19 @@ def test_folders_may_be_nested_and_have_any_name_and_be_reached_by_several_paths
             assert again.get(key(0)) == value(0)
             assert len(database._databases) == 1
     assert cache_info(tmp_path / name).n_images == 1
+
+
+def test_a_full_disk_is_an_error_and_no_reason_to_move_a_file(folder, monkeypatch):
+    with FeatureCache(folder) as cache:
+        cache.put(items(range(3)))
+    monkeypatch.setattr(database.shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+    with pytest.raises(OSError, match="No space left"):
+        FeatureCache(folder).__enter__()
+    monkeypatch.undo()
+    assert cache_info(folder).n_images == 3
+    assert not list(folder.glob("*.damaged"))
+
+
+def test_an_empty_string_is_no_folder():
+    with pytest.raises(ValueError, match="empty string"):
+        FeatureCache("")

@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import joblib
 import numpy as np
@@ -21,6 +22,8 @@ from torch.utils.data import Dataset
 from skvfusion import LayerProbeClassifier, LayerwiseFeatureExtractor
 from skvfusion.extraction import cache_info, limit_cache, recipe
 from skvfusion.extraction.backbones import get_backbone
+from skvfusion.extraction.feed import ArraySink, Feed
+from skvfusion.extraction.images import ImageSequence
 
 
 @pytest.fixture(scope="module")
@@ -480,6 +483,36 @@ def test_memory_of_a_gpu_that_runs_out_is_survived(make, many):
         assert np.isfinite(extractor.transform(big)).all()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+class FakeGPU:
+    """A recipe that computes the mean of an image, and notes when it is asked to start and to wait."""
+
+    tokens = ["cls"]
+    backbone = SimpleNamespace(
+        device=torch.device("cuda"), depth=1, dim=1, shorter_side=None, pixels=lambda image: torch.tensor(image.size)
+    )
+
+    def __init__(self):
+        self.events = []
+
+    def start(self, pixels, layers):
+        number = sum(event.startswith("start") for event in self.events)
+        self.events.append(f"start {number}")
+
+        def wait():
+            self.events.append(f"wait {number}")
+            return torch.stack(pixels)[:, :1].float().numpy()[:, None, None]
+
+        return wait
+
+
+def test_the_next_batch_is_started_before_a_gpu_is_waited_for():
+    images = [Image.new("RGB", (width, 1)) for width in range(1, 11)]
+    gpu, sink = FakeGPU(), ArraySink((10, 1, 1))
+    Feed(ImageSequence(images), gpu, [0], sink, batch_size=3, n_threads=2, on_error="raise").run()
+    assert gpu.events == ["start 0", "start 1", "wait 0", "start 2", "wait 1", "start 3", "wait 2", "wait 3"]
+    np.testing.assert_array_equal(sink.rows[:, 0, 0], range(1, 11))
 
 
 def test_joblib_hash_depends_on_parameters_only(make, many, tmp_path):

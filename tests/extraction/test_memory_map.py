@@ -1,5 +1,8 @@
 """Extraction into a file: what comes out, and how an interrupted run goes on."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 from numpy.lib.format import open_memmap
@@ -52,7 +55,7 @@ def test_the_file_holds_what_transform_returns(make, paths, tmp_path, parameters
     assert features.shape == shape
     np.testing.assert_array_equal(features, make(**parameters).transform(paths))
     np.testing.assert_array_equal(np.load(tmp_path / "features.npy"), features)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.npy", "images"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.npy", "features.npy.rows", "images"]
 
 
 def test_float16_takes_half_of_the_space(make, paths, tmp_path):
@@ -192,6 +195,124 @@ def test_classifiers_train_from_the_file(make, paths, tmp_path):
     for classifier in (VFusionClassifier(max_epochs=5, random_state=0), SuperLearnerClassifier(cv=2, random_state=0)):
         from_file = classifier.fit(features, y).predict_proba(features)
         np.testing.assert_array_equal(classifier.fit(in_memory, y).predict_proba(in_memory), from_file)
+
+
+def interrupted(make, paths, out, after=1, **parameters):
+    """Run until some images were computed, and end as a kill would; flushes of the journal included."""
+    bad = [*paths[: 4 * after], out.parent / "missing.png", *paths[4 * after + 1 :]]
+    with pytest.raises(ValueError, match=r"missing\.png"):
+        make(**parameters).extract(bad, out)
+
+
+def test_a_complete_file_is_not_computed_again(make, paths, tmp_path, computed):
+    out = tmp_path / "features.npy"
+    first = make().extract(paths, out)
+    written = out.stat()
+    again = make().extract(paths, out)
+    assert sum(computed) == 20
+    assert (out.stat().st_mtime_ns, out.stat().st_ino) == (written.st_mtime_ns, written.st_ino)
+    np.testing.assert_array_equal(again, first)
+
+
+def test_only_images_that_changed_are_computed_and_readers_keep_the_old_file(make, paths, tmp_path, computed):
+    out = tmp_path / "features.npy"
+    first = make().extract(paths, out)
+    old = first[3].copy()
+    Image.new("RGB", (30, 30), "red").save(paths[3])
+    again = make().extract(paths, out)
+    assert sum(computed) == 21
+    np.testing.assert_array_equal(first[3], old)
+    np.testing.assert_array_equal(again, make().transform(paths))
+
+
+def test_a_file_written_by_others_is_not_taken_for_the_result(make, paths, tmp_path, computed):
+    out = tmp_path / "features.npy"
+    make().extract(paths, out)
+    np.save(out, np.zeros((20, 6, 64), np.float32))
+    np.testing.assert_array_equal(make().extract(paths, out), make().transform(paths))
+
+
+@pytest.mark.parametrize("changed", [{"layers": [0]}, {"norm": "all"}, {"weights": "random", "backbone": "test_vit"}])
+def test_a_complete_file_of_another_extractor_is_replaced(make, paths, tmp_path, changed):
+    out = tmp_path / "features.npy"
+    make().extract(paths, out)
+    other = make(**{"image_size": 32, **changed})
+    np.testing.assert_array_equal(other.extract(paths, out), other.transform(paths))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_runs_over_other_orders_leave_no_wrong_rows(make, paths, tmp_path, cached):
+    """A row that is overwritten must not keep the digest of what it held before."""
+    out = tmp_path / "features.npy"
+    parameters = {"cache": tmp_path / "cache"} if cached else {}
+    interrupted(make, paths, out, 3, **parameters)
+    interrupted(make, paths[::-1], out, 2, **parameters)
+    features = make(**parameters).extract(paths, out)
+    np.testing.assert_allclose(features, make().transform(paths), atol=1e-5)
+
+
+def test_a_row_that_could_not_be_read_in_between_is_computed(make, paths, tmp_path):
+    out = tmp_path / "features.npy"
+    interrupted(make, paths, out, 3)
+    mend = break_after(paths, 2)
+    missing = [*paths[:15], tmp_path / "missing.png", *paths[16:]]
+    with pytest.warns(UserWarning, match="2 of 20 images"):
+        make(on_error="nan").extract(missing, out)
+    mend()
+    assert np.isfinite(make(on_error="nan").extract(paths, out)).all()
+
+
+def test_digests_of_an_older_part_are_not_believed(make, paths, tmp_path):
+    out = tmp_path / "features.npy"
+    interrupted(make, paths, out, 3)
+    (tmp_path / "features.npy.part").unlink()
+    np.testing.assert_array_equal(make().extract(paths, out), make().transform(paths))
+
+
+def test_two_extractions_into_one_file_are_refused(make, paths, tmp_path, monkeypatch):
+    out = tmp_path / "features.npy"
+    original = recipe.layer_tokens
+    errors = []
+
+    def second_one(*args):
+        try:
+            make(norm="all").extract(paths, out)
+        except OSError as error:
+            errors.append(str(error))
+        return original(*args)
+
+    monkeypatch.setattr(recipe, "layer_tokens", second_one)
+    features = make(batch_size=20).extract(paths, out)
+    assert len(errors) == 1
+    assert "being written by another extraction" in errors[0]
+    monkeypatch.undo()
+    np.testing.assert_array_equal(features, make(batch_size=20).transform(paths))
+    assert not (tmp_path / "features.npy.part.lock").exists()
+
+
+def test_a_folder_as_file_is_refused_before_anything_is_computed(make, paths, tmp_path, computed):
+    with pytest.raises(IsADirectoryError, match=r"is a folder; pass the path of the \.npy file"):
+        make().extract(paths, tmp_path)
+    assert computed == []
+
+
+def test_a_full_disk_raises_before_anything_is_computed(make, paths, tmp_path, computed, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match=r"No space left.*bytes are needed for.*features\.npy\.part"):
+        make().extract(paths, tmp_path / "features.npy")
+    assert computed == []
+    assert not (tmp_path / "features.npy.part").exists()
+
+
+def test_a_file_system_that_sets_no_space_aside_will_do(make, paths, tmp_path, monkeypatch):
+    def cannot(*args):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", cannot, raising=False)
+    assert make().extract(paths, tmp_path / "features.npy").shape == (20, 6, 64)
 
 
 def test_leftovers_are_small_beside_the_features(make, paths, tmp_path):

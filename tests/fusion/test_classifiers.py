@@ -4,6 +4,7 @@ import copy
 import pickle
 import warnings
 from io import BytesIO
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -760,3 +761,9 @@ def nets(part):
     if isinstance(part, (list, tuple)):
         return [net for item in part for net in nets(item)]
     return [net for item in getattr(part, "__dict__", {}).values() for net in nets(item)]
+
+
+@pytest.mark.parametrize("paths", [["a.png", "b.png"], (Path("a.png"), Path("b.png"))], ids=["str", "Path"])
+def test_paths_are_refused_with_what_is_missing(paths):
+    with pytest.raises(ValueError, match=r"holds paths \('a\.png'.*LayerwiseFeatureExtractor in front"):
+        VFusionClassifier().fit(paths, [0, 1])

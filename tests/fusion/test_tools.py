@@ -322,13 +322,13 @@ TOOLS = [
     refuses(
         "`FeatureUnion` of stacks",
         union,
-        "steps that flatten, and as `n_layers=` all their layers",
+        'steps that flatten, such as extractors with `output="flat"`, and as `n_layers=` all their layers',
         flat_union,
     ),
     refuses(
         '`set_output(transform="pandas")`',
         pandas_output,
-        'leave it at `"default"`; `FunctionTransformer` warns that a stack cannot be a table',
+        'leave it at `"default"`; extractors ignore it for stacks, `FunctionTransformer` warns that a stack cannot be a table',
         default_output,
     ),
     refuses("`permutation_importance`", importance),

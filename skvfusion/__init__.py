@@ -2,7 +2,16 @@
 
 from importlib.metadata import version
 
-from .display import RecoverabilityDisplay
+from .compare import compare
+from .display import (
+    AttentionDisplay,
+    FirstCorrectLayerDisplay,
+    LatentCorrelationDisplay,
+    LayerAgreementDisplay,
+    LayerWeightsDisplay,
+    RecoverabilityDisplay,
+    SeverityDisplay,
+)
 from .extraction import BackboneStack, LayerwiseFeatureExtractor
 from .fusion import (
     AttentiveFusionClassifier,
@@ -15,18 +24,27 @@ from .fusion import (
 )
 from .layers import resolve_layers
 from .persistence import load, save
+from .recoverability import RecoverabilityScorer
 
 __all__ = [
+    "AttentionDisplay",
     "AttentiveFusionClassifier",
     "BackboneStack",
+    "FirstCorrectLayerDisplay",
+    "LatentCorrelationDisplay",
+    "LayerAgreementDisplay",
     "LayerProbeClassifier",
     "LayerVotingClassifier",
+    "LayerWeightsDisplay",
     "LayerwiseFeatureExtractor",
     "MixtureOfExpertsClassifier",
     "NeuralLogitControllerClassifier",
     "RecoverabilityDisplay",
+    "RecoverabilityScorer",
+    "SeverityDisplay",
     "SuperLearnerClassifier",
     "VFusionClassifier",
+    "compare",
     "load",
     "resolve_layers",
     "save",

@@ -1,5 +1,10 @@
+import os
+import re
+import shlex
 import subprocess
 import sys
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -7,7 +12,17 @@ import pytest
 from sklearn.datasets import load_digits
 
 import skvfusion
-from skvfusion import cli, demo
+from skvfusion import cli, commands, demo
+
+EXTRACTION = ["--backbone", "--weights", "--image-size", "--layers", "--tokens", "--tap", "--device", "--cache"]
+COMMANDS = {
+    "demo": ["--seeds", "--seed", "--device", "--out"],
+    "compare": [*EXTRACTION, "--report", "--groups", "--on-error", "--methods", "--test-size", "--cv", "--seed"],
+    "predict": ["--csv", "--weights", "--device", "--cache", "--on-error"],
+    "info": ["MODEL"],
+    "extract": [*EXTRACTION, "--out", "--groups", "--on-error", "--dtype"],
+    "backbones": ["--help"],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -97,26 +112,36 @@ def test_an_existing_folder_is_used(quick_demo, tmp_path):
     assert (tmp_path / "demo.csv").exists()
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["demo", "--help"]], ids=" ".join)
-def test_help_exits_0_with_an_example(argv, capsys):
-    assert exit_code(*argv) == 0
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_exits_0_with_an_example(command, capsys):
+    assert exit_code(*([command] if command else []), "--help") == 0
     printed, errors = capsys.readouterr()
     assert errors == ""
     assert printed.startswith("usage: skvfusion")
-    assert "example" in printed
-    assert "skvfusion demo" in printed
+    assert f"example: skvfusion {command or 'demo'}" in printed
 
 
-def test_help_lists_the_commands(capsys):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_example_of_a_command_is_understood(command, capsys):
+    exit_code(command, "--help")
+    (example,) = re.findall("example: skvfusion (.*)", " ".join(capsys.readouterr().out.split()))
+    argv = shlex.split(example.partition(" > ")[0])
+    assert cli._parser().parse_args(argv).run
+
+
+def test_help_lists_the_commands_and_exit_codes(capsys):
     exit_code("--help")
-    assert "compare fusing the layers with using one" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "compare fusing the layers with using one" in printed
+    assert all(re.search(rf"^ +{command}\s", printed, re.MULTILINE) for command in COMMANDS)
+    assert "exit codes: 0 all went well, 1 nobody read the output, 2 an error of the user's, 130 interrupted" in printed
 
 
 @pytest.mark.parametrize(
-    "option", ["--seeds", "--seed", "--device", "--out"], ids=["seeds", "seed", "device", "out folder"]
+    ("command", "option"), [(command, option) for command, options in COMMANDS.items() for option in options]
 )
-def test_help_of_the_demo_lists_every_option(option, capsys):
-    exit_code("demo", "--help")
+def test_help_lists_every_option(command, option, capsys):
+    exit_code(command, "--help")
     assert option in capsys.readouterr().out
 
 
@@ -130,6 +155,15 @@ def test_help_of_the_demo_lists_every_option(option, capsys):
         (["demo", "--seeds", "-2"], "'-2' is not a whole number of at least 1"),
         (["demo", "--seeds", "many"], "many"),
         (["demo", "--seed", "x"], "x"),
+        (["compare", "photos"], "--report"),
+        (["compare", "photos", "--report", "out", "--methods", "vfusion,magic"], "'magic' is none of last, last_mlp"),
+        (["compare", "photos", "--report", "out", "--test-size", "1"], "'1' is not a number between 0 and 1"),
+        (["compare", "photos", "--report", "out", "--cv", "1"], "'1' is not a whole number of at least 2"),
+        (["compare", "photos", "--report", "out", "--on-error", "ignore"], "ignore"),
+        (["predict", "model.skvfusion"], "IMAGES"),
+        (["extract", "photos"], "--out"),
+        (["extract", "photos", "--out", "x.npy", "--dtype", "int8"], "int8"),
+        (["info"], "MODEL"),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
 )
@@ -209,3 +243,136 @@ def test_as_a_module():
 def test_version(capsys):
     assert exit_code("--version") == 0
     assert capsys.readouterr().out.split() == ["skvfusion", skvfusion.__version__]
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Record with what a command is called instead of running it."""
+    calls = []
+    for name in ("compare_images", "predict_images", "extract_images"):
+        monkeypatch.setattr(cli, name, lambda name=name, **arguments: calls.append({"name": name, **arguments}))
+    return calls
+
+
+def test_options_reach_compare(called, tmp_path):
+    argv = f"compare photos --report {tmp_path} --backbone nano --layers=3,-1 --methods last,alf --cv 4 --seed 7"
+    assert cli.main([*argv.split(), "--weights", "random", "--image-size", "64", "--cache", "c"]) == 0
+    (call,) = called
+    assert call["command"] == f"skvfusion {argv} --weights random --image-size 64 --cache c"
+    expected = {"data": "photos", "report": tmp_path, "backbone": "nano", "layers": [3, -1], "methods": ["last", "alf"]}
+    expected |= {"cv": 4, "seed": 7, "weights": "random", "image_size": 64, "cache": Path("c"), "on_error": "raise"}
+    assert {name: call[name] for name in expected} == expected
+
+
+def test_layers_by_name_or_number(called):
+    for text, layers in {"all": "all", "strided:3": "strided:3", "5": [5], "-1": [-1]}.items():
+        cli.main(["extract", "photos", "--out", "x.npy", "--layers", text])
+        assert called[-1]["layers"] == layers
+
+
+def interrupted(**_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "kept"),
+    [
+        ("run_demo", ["demo"], "Nothing was written."),
+        ("compare_images", ["compare", "x", "--report", "out"], "is kept in out/cache. The same command goes on"),
+        (
+            "compare_images",
+            ["compare", "x", "--report", "out", "--cache", "c"],
+            "is kept in c. The same command goes on",
+        ),
+        ("extract_images", ["extract", "x", "--out", "f.npy"], "is kept in f.npy.part. The same command goes on"),
+        ("extract_images", ["extract", "x", "--out", "f.npy", "--cache", "c"], "is kept in c. The same command"),
+        ("predict_images", ["predict", "m", "x.jpg"], "Nothing is kept; with --cache DIR, the same command would"),
+        ("predict_images", ["predict", "m", "x.jpg", "--cache", "c"], "is kept in c. The same command goes on"),
+    ],
+)
+def test_interrupting_exits_130_and_says_what_is_kept(name, argv, kept, monkeypatch, capsys):
+    monkeypatch.setattr(cli, name, interrupted)
+    assert cli.main(argv) == 130
+    printed, errors = capsys.readouterr()
+    assert printed == ""
+    assert errors.strip().startswith("skvfusion: interrupted.")
+    assert kept in errors
+
+
+def test_warnings_are_a_line_on_stderr_and_their_format_is_restored(monkeypatch, capsys):
+    before = warnings.formatwarning
+
+    def warn():  # as warnings.warn does, which pytest intercepts
+        print(warnings.formatwarning("beware", UserWarning, "file.py", 1), end="", file=sys.stderr)
+
+    monkeypatch.setattr(cli, "list_backbones", warn)
+    assert cli.main(["backbones"]) == 0
+    assert capsys.readouterr().err == "skvfusion: beware\n"
+    assert warnings.formatwarning is before
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_only(on_terminal, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: on_terminal, raising=False)
+    assert commands._make_extractor("nano", device="cpu").progress is on_terminal
+
+
+def test_a_folder_in_which_nothing_may_be_written_is_one_line_on_stderr(tmp_path, capsys):
+    (tmp_path / "taken").write_text("mine")
+    for argv in (["compare", ".", "--report"], ["extract", ".", "--out"]):
+        path = tmp_path / "taken" if argv[0] == "compare" else tmp_path / "taken.txt"
+        assert cli.main([*argv, str(path)]) == 2
+        errors = capsys.readouterr().err
+        assert len(errors.splitlines()) == 1
+        assert "taken" in errors
+
+
+@pytest.mark.parametrize("command", ["compare", "extract"])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--backbone", "no_such_vit", "is neither an alias nor a timm model"),
+        ("--layers", "thirds", "is not a layer selection"),
+        ("--layers", "99", "does not exist"),
+        ("--image-size", "33", "is not a multiple of the patch size"),
+        ("--weights", "gone.pt", "is no file"),
+        ("--device", "quantum", "is not a device"),
+    ],
+)
+def test_options_that_fit_no_backbone_are_one_line_on_stderr(command, option, value, message, tmp_path, capsys):
+    for label in "ab":
+        (tmp_path / "data" / label).mkdir(parents=True)
+        for i in range(3):
+            (tmp_path / "data" / label / f"{i}.png").touch()
+    output = ["--report", str(tmp_path / "out")] if command == "compare" else ["--out", str(tmp_path / "x.npy")]
+    assert cli.main([command, str(tmp_path / "data"), *output, "--backbone", "nano", option, value]) == 2
+    errors = capsys.readouterr().err
+    assert len(errors.splitlines()) == 1
+    assert message in errors
+
+
+def test_names_that_the_terminal_cannot_show_do_no_harm(tmp_path):
+    name = tmp_path / "Bär.csv"
+    done = subprocess.run(
+        [sys.executable, "-m", "skvfusion", "info", str(name)],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 2
+    assert rb"B\xe4r.csv" in done.stderr
+
+
+def test_a_reader_that_has_enough_gets_no_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from skvfusion.cli import main; sys.exit(main(['backbones']))"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(120) == 1
+    assert errors == b""

@@ -1,0 +1,399 @@
+"""What the commands for folders of images do; how they are called is in :mod:`skvfusion.cli`."""
+
+import csv
+import io
+import os
+import sys
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+
+from .compare import run_comparison
+from .devices import resolve_device
+from .display import new_figure
+from .extraction import alias_table
+from .image_data import check_trainable, list_images, read_images
+from .image_model import facts_of, load_image_model, make_extractor, pack_model, predict_layers
+from .persistence import load, save
+from .report import write_report
+
+MODEL = "model.skvfusion"
+ON_ERROR = ("raise", "skip")
+PREDICTION_COLUMNS = ("path", "class", "probability", "depth", "other_layers", "disagreement")
+
+# Of each class one image to test on, and two to learn from, of which cross-validation leaves one out.
+_AT_LEAST = 3
+_AT_LEAST_IN_TRAIN = 2
+
+
+def compare_images(
+    data,
+    report,
+    *,
+    backbone,
+    groups=None,
+    cache=None,
+    on_error="raise",
+    methods="all",
+    test_size=0.25,
+    cv=None,
+    seed=0,
+    device="auto",
+    n_jobs=None,
+    command=None,
+    **extraction,
+):
+    """Compare all methods on a folder of images; write the report and the best model.
+
+    Parameters
+    ----------
+    data, groups
+        As in :func:`skvfusion.image_data.read_images`.
+    report : Path
+        The folder to write to: the report, its tables and pictures, and ``model.skvfusion``.
+    backbone : str
+        The backbone.
+    cache : Path, default=None
+        Where the layers of images are kept for other runs; None is ``cache`` in the report's folder.
+    on_error : {"raise", "skip"}, default="raise"
+        What to do about images that cannot be read: stop, or go on without them and list them.
+    methods, test_size, cv, n_jobs
+        As in :func:`skvfusion.compare.compare`.
+    seed : int, default=0
+        Seeds the split, the training and the bootstrap.
+    device : str, default="auto"
+        Where to compute.
+    command : str, default=None
+        How this was called, for the report.
+    **extraction
+        Parameters of the extractor.
+
+    Raises
+    ------
+    ValueError, OSError, ImportError
+        For whatever the user can change, as far as possible before anything is computed.
+    """
+    _prepare_folder(report)
+    resolve_device(device)
+    new_figure()  # a library that is missing should show before the work is done
+    found = read_images(data, groups=groups)
+    _tell(*found.notes)
+    _check(found)
+    if cv is not None and found.split is not None:
+        raise ValueError(f"--cv is for data without a test split, and {data} has one; leave out --cv.")
+    extractor = _make_extractor(backbone, device=device, cache=cache or report / "cache", **extraction)
+    print(f"{_describe(found)}; {len(extractor.layers_)} layers of {backbone!r}", flush=True)
+    X, kept = _transform(extractor, found.paths, on_error)
+    if len(kept) < len(found):
+        found = found.take(kept)
+        _check(found)
+    train, test = _split(found)
+    every = train if test is None else np.concatenate([train, test])
+    print("Comparing the methods", flush=True)
+    comparison = run_comparison(
+        X[train],
+        found.labels[train],
+        X_test=None if test is None else X[test],
+        y_test=None if test is None else found.labels[test],
+        groups=None if found.groups is None else found.groups[every],
+        methods=methods,
+        test_size=test_size,
+        cv=cv,
+        n_jobs=n_jobs,
+        device=device,
+        random_state=seed,
+        progress=_on_terminal(),
+    )
+    if comparison.best is None:
+        raise ValueError(f"No method could be fitted. The first says: {comparison.frame['error'].iloc[0]}")
+    evaluated = (train if test is None else test)[comparison.rows]
+    learned = np.setdiff1d(train, evaluated) if cv is None else train
+    print("Learning from the training images which disagreement of layers is unusual", flush=True)
+    name = Path(data).resolve().name
+    model = pack_model(
+        extractor,
+        comparison,
+        X[learned],
+        found.labels[learned],
+        groups=None if found.groups is None else found.groups[learned],
+        data=name,
+        evaluation="in cross-validation" if cv is not None else "that were held out",
+        device=device,
+        seed=seed,
+    )
+    save(model, report / MODEL)
+    path = write_report(
+        report,
+        comparison,
+        images=[found.paths[row] for row in evaluated],
+        title=f"Is it worth fusing the layers on {name}?",
+        facts={
+            "data": os.fspath(data),
+            "backbone": backbone,
+            "n_train": len(learned),
+            "n_test": len(evaluated),
+            "seed": seed,
+            "versions": model.facts_["versions"],
+            "command": command,
+        },
+        model=MODEL,
+    )
+    _print_comparison(comparison)
+    print(f"Wrote {path}, the tables and pictures in it, and the model {report / MODEL}")
+
+
+def predict_images(model, images, *, as_csv=False, cache=None, weights=None, device="auto", on_error="raise"):
+    """Print the class of each image, its probability, and whether layers disagree unusually much.
+
+    Parameters
+    ----------
+    model : Path
+        A model file of :func:`compare_images`, or one that ``skvfusion.save`` wrote of a pipeline that takes images.
+    images : list of str
+        Files, and folders, of which all images at any depth are taken.
+    as_csv : bool, default=False
+        Whether to print a table for programs rather than for people.
+    cache, weights, device, on_error
+        As in :func:`compare_images`; ``weights`` replaces the path that the model names.
+    """
+    paths = list_images(images)
+    resolve_device(device)
+    pipeline = load_image_model(model, weights=weights, device=device, cache=cache, progress=_on_terminal())
+    X, kept = _transform(pipeline[0], paths, on_error)
+    rows = zip(*predict_layers(pipeline, X), strict=True)
+    table = [(paths[row], *values) for row, values in zip(kept, rows, strict=True)]
+    if not as_csv:
+        _print_table(table, facts_of(pipeline))
+        return
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(PREDICTION_COLUMNS)
+    writer.writerows(table)
+    print(text.getvalue(), end="")
+
+
+def extract_images(
+    data, out, *, backbone, groups=None, cache=None, on_error="raise", dtype="float32", device="auto", **extraction
+):
+    """Write the layers of all images to a .npy file, and beside it a table of the same name with their labels.
+
+    Parameters
+    ----------
+    data, groups, backbone, cache, on_error, device, **extraction
+        As in :func:`compare_images`, but nothing is kept without ``cache``.
+    out : Path
+        The .npy file. The table has the columns path, label and row, and group and split if the data has; an image
+        that cannot be read has a row of NaN and is not in the table.
+    dtype : {"float32", "float16"}, default="float32"
+        What is stored.
+    """
+    if out.suffix != ".npy":
+        raise ValueError(f"--out {out} must end in .npy; the labels are written to a .csv file beside it.")
+    resolve_device(device)
+    found = read_images(data, groups=groups)
+    _tell(*found.notes)
+    extractor = _make_extractor(backbone, device=device, cache=cache, **extraction)
+    print(f"{_describe(found)}; {len(extractor.layers_)} layers of {backbone!r}", flush=True)
+    _prepare_folder(out.parent)
+    with _reading(extractor, on_error) as reader:
+        X = reader.extract(found.paths, out, dtype=dtype)
+    kept = _readable(extractor, X, found.paths)
+    table = out.with_suffix(".csv")
+    columns = {"path": found.paths, "label": found.labels, "row": range(len(found))}
+    columns |= {"group": found.groups, "split": found.split}
+    columns = {name: list(values) for name, values in columns.items() if values is not None}
+    # Names of files need not be text.
+    with open(table, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows([values[row] for values in columns.values()] for row in kept)
+    print(f"Wrote {out}, {X.dtype} of shape {X.shape}, and {table}")
+
+
+def describe_model(model):
+    """Print what is known of a model file.
+
+    Parameters
+    ----------
+    model : Path
+        The file.
+    """
+    loaded = load(model)
+    facts = _model_facts(loaded) if facts_of(loaded) else _estimator_facts(loaded)
+    print(model)
+    for name, value in facts.items():
+        print(f"  {name:<12} {value}")
+
+
+def list_backbones():
+    """Print the short names of backbones."""
+    print(alias_table().to_string())
+    print("\nAny other timm model will do, too, by its name, and local-dir:FOLDER for one on this machine.")
+
+
+def _make_extractor(backbone, **params):
+    """Return an extractor whose parameters are known to fit each other."""
+    return make_extractor(backbone, progress=_on_terminal(), **params).fit()
+
+
+def _prepare_folder(folder):
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; give a folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _check(found):
+    check_trainable(found, _AT_LEAST if found.split is None else _AT_LEAST_IN_TRAIN)
+
+
+def _split(found):
+    """Return the rows to learn from and those to test on, or all of them and None."""
+    if found.split is None:
+        return np.arange(len(found)), None
+    return np.flatnonzero(found.split == "train"), np.flatnonzero(found.split == "test")
+
+
+def _describe(found):
+    text = f"{len(found)} images of {len(np.unique(found.labels))} classes"
+    if found.groups is not None:
+        text += f" in {len(np.unique(found.groups))} groups"
+    if found.split is not None:
+        text += f", {(found.split == 'train').sum()} to train on and {(found.split == 'test').sum()} to test on"
+    return text
+
+
+def _transform(extractor, paths, on_error):
+    """Return the layers of the images that can be read, and their rows."""
+    with _reading(extractor, on_error) as reader:
+        X = reader.transform(paths)
+    kept = _readable(extractor, X, paths)
+    return (X if len(kept) == len(paths) else X[kept]), kept
+
+
+@contextmanager
+def _reading(extractor, on_error):
+    """Give an extractor that does about unreadable images what is wanted."""
+    skip = on_error == "skip"
+    try:
+        with warnings.catch_warnings():
+            # They are all listed afterwards.
+            warnings.filterwarnings("ignore", message=".* images cannot be used; their rows are NaN")
+            yield clone(extractor).set_params(on_error="nan" if skip else "raise")
+    except ValueError as error:
+        if skip or " cannot be used: " not in str(error):
+            raise
+        raise ValueError(f"{error} --on-error skip goes on without such images, and lists them.") from error
+
+
+def _readable(extractor, X, paths):
+    """Return the rows of images that were read; list the others."""
+    unread = np.flatnonzero(np.isnan(X.reshape(len(X), -1)[:, 0]))
+    if len(unread) == 0:
+        return np.arange(len(X))
+    reasons = [f"  {_reason(extractor, paths[row])}" for row in unread]
+    if len(unread) == len(X):
+        raise ValueError("\n".join([f"None of the {len(X)} images can be used:", *reasons[:5]]))
+    _tell("\n".join([f"Left out {len(unread)} of {len(X)} images, which cannot be used:", *reasons]))
+    return np.setdiff1d(np.arange(len(X)), unread)
+
+
+def _reason(extractor, path):
+    try:
+        clone(extractor).set_params(progress=False).transform([path])
+    except ValueError as error:
+        return f"{path}: {str(error).partition(' cannot be used: ')[2] or error}"
+    return f"{path}: it could not be read a moment ago"
+
+
+def _print_table(table, facts):
+    width = max(len("path"), *(len(row[0]) for row in table))
+    names = max(len("class"), *(len(str(row[1])) for row in table))
+    print(f"{'path':<{width}}  {'class':<{names}}  probability  disagreement")
+    for path, label, probability, *_, disagreement in table:
+        print(f"{path:<{width}}  {label!s:<{names}}  {probability:>11.3f}  {disagreement}".rstrip())
+    n_warned = sum(row[-1] == "yes" for row in table)
+    if n_warned:
+        print(f"\nDisagreement on {n_warned} of {len(table)} images: {_agreement_text(facts)}.")
+
+
+def _print_comparison(comparison):
+    columns = ["label", "accuracy", "gain", "gain_low", "gain_high", "validation_accuracy", "error"]
+    frame = comparison.frame.reindex(columns=columns)
+    print(f"\n{'':<40}{'accuracy %':>11}{'gain':>8}{'95 % interval':>18}{'validation %':>14}")
+    for row in frame.itertuples():
+        print(_comparison_line(row))
+    print("\ngain: percentage points over the last layer's linear probe, on images that were not learned from")
+    best = frame.loc[comparison.best]
+    print(f"Best in cross-validation on the training images: {best['label']}")
+
+
+def _comparison_line(row):
+    if np.isnan(row.accuracy):
+        return f"{row.label:<40}failed: {row.error.partition(chr(10))[0]}"
+    interval = "" if np.isnan(row.gain_low) else f"[{100 * row.gain_low:+.1f}, {100 * row.gain_high:+.1f}]"
+    numbers = ["" if np.isnan(value) else f"{100 * value:.1f}" for value in (row.accuracy, row.validation_accuracy)]
+    gain = "" if np.isnan(row.gain) else f"{100 * row.gain:+.1f}"
+    return f"{row.label:<40}{numbers[0]:>11}{gain:>8}{interval:>18}{numbers[1]:>14}".rstrip()
+
+
+def _model_facts(model):
+    facts, extractor = model.facts_, model[0]
+    weights = f", weights {extractor.weights}" if extractor.weights else ""
+    return {
+        "classes": f"{len(facts['classes'])}: {', '.join(facts['classes'])}",
+        "backbone": f"{extractor.backbone}, {facts['image_size']} pixels{weights}",
+        "layers": f"{len(facts['layers'])}: {', '.join(facts['layers'])}; tokens {' and '.join(facts['tokens'])}",
+        "method": facts["method"],
+        "trained": f"{facts['date']}, on {facts['n_train']} images of {facts['data']}",
+        "validation": f"accuracy {_percent(facts['validation_accuracy'])} in cross-validation on these",
+        "test": f"accuracy {_percent(facts['accuracy'])} on {facts['n_test']} images {facts['evaluation']}",
+        "disagreement": _agreement_text(facts),
+        "versions": ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
+    }
+
+
+def _estimator_facts(model):
+    facts = {"model": type(model).__name__, "saved from": "Python, so nothing is noted of its training"}
+    if isinstance(model, Pipeline):
+        facts["model"] = f"Pipeline of {', '.join(type(step).__name__ for _, step in model.steps)}"
+    classes = getattr(model, "classes_", None)
+    facts["classes"] = (
+        "none: it is not fitted" if classes is None else f"{len(classes)}: {', '.join(map(str, classes))}"
+    )
+    return facts
+
+
+def _agreement_text(facts):
+    rule = facts["agreement"]
+    if not rule:
+        return "unknown: there were too few training images to learn what is unusual"
+    n_layers = len(facts["layers"])
+    if rule["depth"] < n_layers:
+        where = (
+            f"only from layer {rule['depth']} on, counted from 0, and {rule['others']} or more do not, or even later"
+        )
+    else:
+        where = f"not even at the last, and {rule['others']} or more of {n_layers} do not"
+    text = f"warned of where the layers' own probes give the answer {where}: {_percent(rule['share'])} of the training "
+    text += "images while they were left out of training"
+    if rule["accuracy"] is not None and rule["other_accuracy"] is not None:
+        text += f", {_percent(rule['accuracy'])} of these correctly classified and {_percent(rule['other_accuracy'])}"
+        text += " of the others"
+    return text
+
+
+def _percent(share):
+    return f"{100 * share:.1f} %"
+
+
+def _on_terminal():
+    return sys.stderr.isatty()
+
+
+def _tell(*sentences):
+    for sentence in sentences:
+        print(f"skvfusion: {sentence}", file=sys.stderr, flush=True)

@@ -328,7 +328,8 @@ TOOLS = [
     refuses(
         '`set_output(transform="pandas")`',
         pandas_output,
-        'leave it at `"default"`; extractors ignore it for stacks, `FunctionTransformer` warns that a stack cannot be a table',
+        'leave it at `"default"`; extractors ignore it for stacks, `FunctionTransformer` warns that a stack cannot be '
+        "a table",
         default_output,
     ),
     refuses("`permutation_importance`", importance),

@@ -9,7 +9,8 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m skvfusion demo $(ARGS)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest $(ARGS)
+	# A process per core, with one thread of torch's each: as many threads in each would fight for the cores.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -134,7 +134,7 @@ def test_the_users_list_is_left_as_it_is():
         ["last"],
         [[0, 1]],
         np.zeros((2, 2), dtype=int),
-        object(),
+        pytest.param(object(), id="object"),
         "foo",
         "",
         "All",

@@ -47,12 +47,18 @@ def main(argv=None):
         with warnings.catch_warnings():
             warnings.formatwarning = _format_warning
             run(**args)
+            # What is still in the buffer would fail after the exit code is known.
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has enough, as in ``skvfusion demo | head``; Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has enough, as in ``skvfusion demo | head``.
+        _silence(sys.stdout)
         return 1
     except (ValueError, OSError, ImportError) as error:
         print(f"skvfusion: {error}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # a full disk
+            _silence(sys.stdout)
         return 2
     except KeyboardInterrupt:
         print(f"\nskvfusion: interrupted. {kept(args)}", file=sys.stderr)
@@ -60,6 +66,11 @@ def main(argv=None):
     finally:
         warnings.formatwarning = _FORMAT_WARNING
     return 0
+
+
+def _silence(stream):
+    """Send what is left in a stream's buffer nowhere, or Python would complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _FORMAT_WARNING = warnings.formatwarning
@@ -133,7 +144,9 @@ def _add_compare(commands):
         "--cv", type=_folds, metavar="FOLDS", help="test by cross-validation instead, in so many folds"
     )
     compare.add_argument("--seed", type=_seed, default=0, help="seed of split, training and intervals (default: 0)")
-    compare.add_argument("--n-jobs", type=int, metavar="N", help="fits to run at once; -1 is one per core (default: 1)")
+    compare.add_argument(
+        "--n-jobs", type=_jobs, metavar="N", help="fits to run at once; -1 is one per core (default: 1)"
+    )
     compare.set_defaults(run=compare_images, kept=_kept_by_compare, command=None)
 
 
@@ -280,6 +293,12 @@ def _seed(text):
 def _positive(text):
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _jobs(text):
+    if not text.removeprefix("-").isdecimal() or not 0 < abs(int(text)) < 2**15:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of jobs: 1 or more, or -1 for one per core")
     return int(text)
 
 

@@ -257,6 +257,11 @@ def _fit_method(job, method, data, params):
         start = perf_counter()
         probabilities = estimator.predict_proba(X)
         outcome.predict_seconds = perf_counter() - start
+        if np.shape(probabilities) != (len(X), len(estimator.classes_)):
+            raise ValueError(
+                f"predict_proba returned an array of shape {np.shape(probabilities)} for {len(X)} samples and "
+                f"{len(estimator.classes_)} classes."
+            )
         outcome.probabilities = _in_columns(probabilities, estimator.classes_, data.classes)
         codes = (data.test_codes if evaluated else data.codes)[job.test]
         outcome.hits = outcome.probabilities.argmax(axis=1) == codes
@@ -286,5 +291,6 @@ def _in_columns(probabilities, known, classes):
             "predict_proba returned rows that are no probabilities: they must not be negative and sum to 1."
         )
     columns = np.zeros((*probabilities.shape[:-1], len(classes)))
-    columns[..., np.searchsorted(classes, known)] = probabilities
+    # Rounding of float32 leaves sums that scikit-learn's metrics take for no probabilities.
+    columns[..., np.searchsorted(classes, known)] = probabilities / probabilities.sum(axis=-1, keepdims=True)
     return columns

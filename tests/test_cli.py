@@ -376,3 +376,27 @@ def test_a_reader_that_has_enough_gets_no_traceback():
     process.stderr.close()
     assert process.wait(120) == 1
     assert errors == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")
+def test_output_that_nobody_reads_is_exit_code_1_without_noise():
+    """Short output stays in the buffer until the end, where Python itself would complain."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skvfusion", "backbones"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    process.stdout.close()
+    error = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 1
+    assert error == b""
+
+
+@pytest.mark.parametrize("jobs", ["0", "-0", "many", "1.5", "9" * 30])
+def test_numbers_of_jobs_that_are_none_are_refused_at_once(jobs, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["compare", "photos", "--report", "out", f"--n-jobs={jobs}"])
+    assert "is not a number of jobs" in capsys.readouterr().err

@@ -523,6 +523,28 @@ def test_what_are_no_probabilities_is_a_failure(make_small, register):
     assert "rows that are no probabilities" in compare(*make_small(), methods="logits").error["logits"]
 
 
+def test_another_number_of_rows_is_a_failure(make_small, register):
+    class FirstOnly(Centroid):
+        def predict_proba(self, X):
+            return super().predict_proba(X)[:1]
+
+    register("first", lambda **params: FirstOnly())
+    frame = compare(*make_small(), methods=["average", "first"])
+    assert "array of shape (1, " in frame.error["first"]
+    assert frame.error["average"] == ""
+
+
+def test_rows_that_sum_to_one_but_for_rounding_are_probabilities(make_small, register):
+    class Rounded(Centroid):
+        def predict_proba(self, X):
+            return 1.00006 * super().predict_proba(X)
+
+    register("rounded", lambda **params: Rounded())
+    frame = compare(*make_small(), methods=["rounded"])
+    assert frame.error["rounded"] == ""
+    assert np.isfinite(frame.auc["rounded"])
+
+
 def test_an_interrupt_is_no_failure_of_a_method(make_small, register):
     def interrupt(y):
         raise KeyboardInterrupt

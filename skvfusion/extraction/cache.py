@@ -49,7 +49,7 @@ class FeatureCache:
     def __init__(self, folder):
         if not os.fspath(folder):
             raise ValueError("The cache's folder is an empty string; pass the path of a folder, or '.' for this one.")
-        self.folder = Path(folder).expanduser()
+        self.folder = Path(os.path.expanduser(folder))
         self._pid = None
 
     def __enter__(self):
@@ -269,7 +269,7 @@ def cache_info(path):
     ...     cache_info(folder).n_images
     0
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     if not (path / FILE).exists():
         return CacheInfo(path)
     with opened(path) as database, lock, database.env.begin() as txn:
@@ -310,7 +310,7 @@ def limit_cache(path, max_size):
     is_number = isinstance(max_size, Integral) and not isinstance(max_size, bool)
     if max_size is not None and not (is_number and max_size > 0):
         raise ValueError(f"max_size={max_size!r} is not a positive number of bytes. Pass an int, or None for no limit.")
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     with opened(path) as database, lock, database.env.begin(write=True) as txn:
         if max_size is None:
             txn.delete(b"max_size", db=database.meta)

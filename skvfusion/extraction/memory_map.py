@@ -38,7 +38,7 @@ class FileSink:
     """
 
     def __init__(self, path, shape, dtype, recipe_digest):
-        self.path = Path(path).expanduser()
+        self.path = Path(os.path.expanduser(path))
         self._shape = tuple(shape)
         self._dtype = np.dtype(dtype)
         self._recipe_digest = recipe_digest

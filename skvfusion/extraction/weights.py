@@ -49,7 +49,7 @@ def weights_source(weights):
     """
     if weights in (None, "random"):
         return weights
-    path = Path(weights).expanduser().resolve()
+    path = Path(os.path.expanduser(weights)).resolve()
     if not path.is_file():
         raise ValueError(
             f"weights={os.fspath(weights)!r} is no file; pass a state dict, None (pretrained) or 'random'."

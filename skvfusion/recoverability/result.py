@@ -236,7 +236,7 @@ class RecoverabilityResult:
             {"n_samples": len(members), **_group_figures(predicted[:, members], y[members], identity[members])}
             for members in self._group_rows()
         ]
-        return pd.DataFrame(rows, index=pd.Index(np.unique(self.groups), name="group"))
+        return pd.DataFrame(rows, index=pd.Index(self._group_names(), name="group"))
 
     def worst_group(self):
         """Return the least of each figure over the groups.
@@ -259,7 +259,15 @@ class RecoverabilityResult:
         return pd.DataFrame({"value": figures.min(), "group": pd.Series(group, index, dtype=object)}, index=index)
 
     def _group_rows(self):
-        return [np.flatnonzero(self.groups == group) for group in np.unique(self.groups)]
+        codes = self._group_codes()
+        return [np.flatnonzero(codes == code) for code in range(codes.max() + 1)]
+
+    def _group_names(self):
+        return pd.factorize(self.groups, sort=True)[1]
+
+    def _group_codes(self):
+        # pandas sorts names of several kinds, which numpy refuses.
+        return pd.factorize(self.groups, sort=True)[0]
 
     def _by_sample(self):
         """Return what the scalar figures are made of, arrays with the samples on the last axis.
@@ -274,7 +282,7 @@ class RecoverabilityResult:
         identity = np.arange(len(y))
         arrays = [self.logits.argmax(axis=2), y, identity, distances, self.confusion_score, self.prediction_depth]
         if self.groups is not None:
-            arrays.append(np.unique(self.groups, return_inverse=True)[1])
+            arrays.append(self._group_codes())
         return arrays
 
 

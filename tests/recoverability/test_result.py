@@ -5,6 +5,7 @@ from sklearn.metrics import roc_auc_score
 
 from skvfusion.recoverability import (
     RecoverabilityResult,
+    RecoverabilityScorer,
     confusion_score,
     corrected_recovery_rate,
     correction_entropy,
@@ -222,3 +223,14 @@ def test_what_does_not_fit_is_named(logits_and_y):
 def test_it_says_what_it_is_in_a_line(result):
     assert repr(result).startswith("RecoverabilityResult(n_layers=4, n_samples=120, last_accuracy=0.")
     assert "\n" not in repr(result)
+
+
+def test_groups_of_several_kinds_are_told_apart():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3, 4)), np.arange(60) % 2
+    scorer = RecoverabilityScorer("linear").fit(X, y)
+    mixed = scorer.evaluate(X, y, groups=np.array(["a", 1] * 30, dtype=object))
+    plain = scorer.evaluate(X, y, groups=np.array(["a", "1"] * 30))
+    assert set(mixed.by_group().index) == {"a", 1}
+    assert mixed.by_group().loc["a"].equals(plain.by_group().loc["a"])
+    assert mixed.summary().equals(plain.summary())

@@ -25,9 +25,18 @@ from .recoverability import (
     prediction_depth,
     recovery_rate,
 )
-
-# Methods that read one layer; all others fuse several.
-SINGLE_LAYER = ("last", "last_mlp", "best")
+from .verdict import (
+    compared_methods,
+    fused_method,
+    label_of,
+    number,
+    percent,
+    points,
+    seconds,
+    short_label_of,
+    verdict,
+    whole_percent,
+)
 
 THUMBNAIL = 96
 MAX_THUMBNAILS = 12
@@ -44,8 +53,6 @@ _FACTS = {
     "date": "Date",
 }
 
-_DASH, _MINUS, _NBSP = "\u2013", "\u2212", "\u00a0"
-_LEVEL = f"95{_NBSP}%"
 # Characters that HTML forbids, and halves of surrogate pairs, which stand for bytes of file names that are not UTF-8.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
@@ -97,7 +104,7 @@ def write_report(folder, comparison, *, images=None, title="Is it worth fusing t
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder to write the report into.")
     folder.mkdir(parents=True, exist_ok=True)
-    fused = _fused_method(comparison)
+    fused = fused_method(comparison)
     layers, classes = _layer_table(comparison), _class_table(comparison, fused)
     _write_csv(comparison.frame, folder / "results.csv")
     _write_csv(layers, folder / "layers.csv")
@@ -105,7 +112,7 @@ def write_report(folder, comparison, *, images=None, title="Is it worth fusing t
     page = _template().render(
         title=title,
         verdict=verdict(comparison),
-        fused=None if fused is None else _short(comparison, fused),
+        fused=None if fused is None else short_label_of(comparison, fused),
         methods=_method_rows(comparison),
         pictures=_draw(comparison, fused, folder),
         layers=layers,
@@ -114,7 +121,7 @@ def write_report(folder, comparison, *, images=None, title="Is it worth fusing t
         n_classes=len(classes),
         figures=_recoverability(comparison, fused),
         model=None if model is None or comparison.best is None else Path(model).name,
-        chosen=None if comparison.best is None else _label(comparison, comparison.best),
+        chosen=None if comparison.best is None else label_of(comparison, comparison.best),
         facts=_facts(facts or {}),
     )
     path = folder / "report.html"
@@ -122,157 +129,24 @@ def write_report(folder, comparison, *, images=None, title="Is it worth fusing t
     return path
 
 
-def verdict(comparison):
-    """Say in one sentence whether fusing pays, and what a reader should know before believing it.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        What :func:`skvfusion.compare.run_comparison` returned.
-
-    Returns
-    -------
-    dict
-        ``kind`` ("gain", "unclear", "loss" or "unknown"), ``answer`` (a few words), ``sentence`` and ``notes``, a list
-        of further sentences.
-    """
-    fused = _fused_method(comparison)
-    if fused is None:
-        kind, answer = "unknown", "No answer."
-        sentence, notes = "None of the methods that were compared fuses layers and succeeded.", []
-    else:
-        kind, answer, sentence = _answer(comparison, fused)
-        notes = _choice_notes(comparison, fused)
-    failed = [_label(comparison, key) for key in _methods(comparison) if key not in comparison.probabilities]
-    if failed:
-        notes = [*notes, f"Failed, see the table: {', '.join(failed)}."]
-    return {"kind": kind, "answer": answer, "sentence": sentence, "notes": notes}
-
-
-def _fused_method(comparison):
-    """Return the key of the method that is compared with the last layer; None if no fusing method succeeded."""
-    if comparison.best is not None and comparison.best not in SINGLE_LAYER:
-        return comparison.best
-    candidates = [key for key in _methods(comparison) if key in comparison.probabilities and key not in SINGLE_LAYER]
-    if not candidates:
-        return None
-    validation = comparison.frame["validation_accuracy"].reindex(candidates).fillna(-np.inf)
-    return validation.idxmax()  # of equals the first
-
-
-def _answer(comparison, fused):
-    """Return kind, answer and sentence of the verdict on a method that succeeded."""
-    row = comparison.frame.loc[fused]
-    last = layer_accuracy(comparison.layer_predictions, comparison.y)[-1]
-    gain, low, high = row["gain"], row["gain_low"], row["gain_high"]
-    reached = (
-        f"Fusing ({_short(comparison, fused)}) gets {_percent(row['accuracy'])} of {len(comparison.y)} images right, "
-        f"the last layer alone {_percent(last)}"
-    )
-    interval = f"({_LEVEL} interval {_points(low)} to {_points(high)})"
-    if np.isnan(low) or np.isnan(high):
-        return "unknown", "Not known.", f"{reached}: {_points(gain)} points, but without an interval it may be chance."
-    if low > 0:
-        return "gain", "Fusing pays here.", f"{reached}: a gain of {_points(gain, sign='')} points {interval}."
-    if high < 0:
-        return "loss", "Use the last layer.", f"{reached}: a loss of {_points(-gain, sign='')} points {interval}."
-    return "unclear", "No clear gain.", f"{reached}: {_points(gain)} points {interval}{_possible(low, high)}."
-
-
-def _possible(low, high):
-    """Name the changes that an interval around 0 leaves possible."""
-    loss, gain = f"a loss of up to {_points(-low, sign='')}", f"a gain of up to {_points(high, sign='')} points"
-    if low < 0 < high:
-        return f", so anything from {loss} to {gain} is still possible"
-    if low < 0:
-        return f", so {loss} points is still possible"
-    return f", so {gain} is still possible" if high > 0 else ""
-
-
-def _choice_notes(comparison, fused):
-    """Say how the method was chosen, and what of its gain does not come from fusing."""
-    frame, best, label = comparison.frame, comparison.best, _short(comparison, fused)
-    if np.isnan(frame.loc[best, "validation_accuracy"]):
-        notes = ["No method could be validated on the training images, so the plainest one is the choice."]
-    elif best == fused:
-        notes = [f"The method, {label}, was chosen by cross-validation on training images."]
-    else:
-        notes = [
-            f"Cross-validation on training images preferred \u201c{_label(comparison, best)}\u201d, which reads one "
-            f"layer; of the methods that fuse, {label} was best there."
-        ]
-    honest = frame.attrs.get("best_accuracy", np.nan)
-    if abs(honest - frame.loc[best, "accuracy"]) > 1e-9:
-        notes.append(
-            f"Every image here also served to choose the method; chosen in each fold without the images counted there, "
-            f"{_percent(honest)} are right."
-        )
-    for key in ("last_mlp", "best"):
-        if key in comparison.probabilities:
-            row = frame.loc[key]
-            notes.append(
-                f"For comparison, \u201c{row['label']}\u201d without fusing: {_points(row['gain'])} points "
-                f"({_points(row['gain_low'])} to {_points(row['gain_high'])})."
-            )
-    if comparison.groups is not None:
-        notes.append("Intervals treat the samples of a group as one unit.")
-    return notes
-
-
-def _percent(value, decimals=1):
-    return _number(100 * value, decimals) + ("" if np.isnan(value) else f"{_NBSP}%")
-
-
-def _whole_percent(value):
-    return _percent(value, 0)
-
-
-def _points(value, sign="+"):
-    """Write a difference of shares in points; one that rounds to 0.0 gets a second decimal, to show its sign."""
-    value = round(100 * value, 6)
-    return _number(value, 1 if value == 0 or abs(round(value, 1)) > 0 else 2, sign if value != 0 else "")
-
-
-def _number(value, decimals=3, sign=""):
-    return _DASH if np.isnan(value) else f"{value:{sign}.{decimals}f}".replace("-", _MINUS)
-
-
-def _seconds(value):
-    if value < 0.01:
-        return f"<{_NBSP}0.01"
-    return _number(value, 2 if value < 10 else 0)
-
-
 # Of each column of the methods' table how it is written and which of its values is best; the template explains them.
 _COLUMNS = {
-    "accuracy": (_percent, max),
-    "gain": (_points, max),
-    "validation_accuracy": (_percent, max),
-    "balanced_accuracy": (_percent, max),
-    "auc": (_number, max),
-    "nll": (_number, min),
-    "ece": (_percent, min),
-    "gap_closed": (_whole_percent, max),
-    "fit_seconds": (_seconds, None),
-    "predict_seconds": (_seconds, None),
+    "accuracy": (percent, max),
+    "gain": (points, max),
+    "validation_accuracy": (percent, max),
+    "balanced_accuracy": (percent, max),
+    "auc": (number, max),
+    "nll": (number, min),
+    "ece": (percent, min),
+    "gap_closed": (whole_percent, max),
+    "fit_seconds": (seconds, None),
+    "predict_seconds": (seconds, None),
 }
-
-
-def _methods(comparison):
-    return [key for key in comparison.frame.index if key != "oracle"]
-
-
-def _label(comparison, key):
-    return str(comparison.frame.loc[key, "label"])
-
-
-def _short(comparison, key):
-    return _label(comparison, key).removesuffix(", all layers")
 
 
 def _method_rows(comparison):
     """Make the rows of the methods' table; cells that read as the best value of their column are marked."""
-    frame, keys = comparison.frame, _methods(comparison)
+    frame, keys = comparison.frame, compared_methods(comparison)
     best = {}
     for column, (show, best_of) in _COLUMNS.items():
         values = frame.loc[[key for key in keys if key in comparison.probabilities], column].dropna()
@@ -283,7 +157,7 @@ def _method_rows(comparison):
         texts = {column: show(float(frame.loc[key, column])) for column, (show, _) in _COLUMNS.items()}
         rows.append(
             {
-                "label": _label(comparison, key),
+                "label": label_of(comparison, key),
                 "chosen": key == comparison.best,
                 "failed": key not in comparison.probabilities,
                 "error": frame.loc[key, "error"] or "",
@@ -407,7 +281,7 @@ def _draw(comparison, fused, folder):
     """Draw the pictures and write them as PNG files; returns what the page embeds."""
     predictions, y = comparison.layer_predictions, comparison.y
     fused_predictions = None if fused is None else _predictions(comparison, fused)
-    name = {} if fused is None else {"fused_name": _short(comparison, fused)}
+    name = {} if fused is None else {"fused_name": short_label_of(comparison, fused)}
     pictures = {
         "depth": RecoverabilityDisplay.from_predictions(y, predictions, fused_predictions, rates=True, **name),
         "first_correct_layer": FirstCorrectLayerDisplay.from_predictions(y, predictions),
@@ -463,9 +337,9 @@ def _template():
         finalize=_without_forbidden,
     )
     environment.filters |= {
-        "percent": _percent,
-        "points": _points,
-        "decimals": _number,
+        "percent": percent,
+        "points": points,
+        "decimals": number,
         "python": json.dumps,
         "shell": shlex.quote,
     }

@@ -231,7 +231,7 @@ def test_thumbnails_are_small_and_show_the_right_images(page, found, images):
 
 
 def test_the_counts_of_rescued_and_broken_images_are_those_of_the_predictions(page, found):
-    key = report._fused_method(found)
+    key = report.fused_method(found)
     right = found.classes[found.probabilities[key].argmax(axis=1)] == found.y
     layers = found.layer_predictions == found.y
     wrong, inner = ~layers[-1], layers[:-1].any(axis=0)
@@ -315,7 +315,7 @@ def test_numbers_are_in_percent_and_points_with_one_decimal(page, found):
     ("value", "text"), [(0.0123, "+1.2"), (-0.0123, "\u22121.2"), (0, "0.0"), (1e-17, "0.0"), (-0.0003, "\u22120.03")]
 )
 def test_points(value, text):
-    assert report._points(value) == text
+    assert report.points(value) == text
 
 
 def test_how_to_use_the_model_and_how_the_figures_came_about(page):

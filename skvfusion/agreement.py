@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.utils.validation import has_fit_parameter
 
 from .fusion import LayerVotingClassifier
@@ -91,7 +91,8 @@ def learn_agreement(X, y, classifier, *, groups=None, device="auto", seed=0):
     if more than a tenth have that.
 
     Every image gets its answer and its rank from a classifier and probes that were fitted without it, in five folds
-    (fewer if a class has fewer images): on the images that they were fitted on, layers agree far too well.
+    (fewer if there are fewer groups, one for each of up to ten images): on the images that they were fitted on, layers
+    agree far too well.
 
     Parameters
     ----------
@@ -113,7 +114,8 @@ def learn_agreement(X, y, classifier, *, groups=None, device="auto", seed=0):
     dict or None
         ``depth`` and ``others``, the lowest rank that is unusual; ``share`` of the images for which it is;
         ``accuracy`` of the answers to these, and ``other_accuracy`` to the others, None if there are none. None if a
-        class has one image only, or there is one group only.
+        class has one image only, there is one group only, or a fold leaves too few images for the classifier to learn
+        from, such as one that cross-validates itself.
     """
     folds = _folds(X, y, groups, seed)
     if folds is None:
@@ -121,7 +123,11 @@ def learn_agreement(X, y, classifier, *, groups=None, device="auto", seed=0):
     answers, depths, others = np.empty_like(y), np.empty(len(y), dtype=int), np.empty(len(y), dtype=int)
     for train, test in folds:
         own = {} if groups is None or not has_fit_parameter(classifier, "groups") else {"groups": groups[train]}
-        answers[test] = clone(classifier).fit(X[train], y[train], **own).predict(X[test])
+        try:
+            fitted = clone(classifier).fit(X[train], y[train], **own)
+        except ValueError:  # too few images: on all of them it was fitted
+            return None
+        answers[test] = fitted.predict(X[test])
         probes = fit_layer_probes(X[train], y[train], device=device)
         depths[test], others[test] = layer_disagreement(probes, X[test], answers[test])
     depth, other = first_unusual(depths, others)
@@ -156,14 +162,22 @@ def first_unusual(depths, others):
 
 
 def _folds(X, y, groups, seed):
-    n_folds = min(FOLDS, np.unique(y, return_counts=True)[1].min())
-    if groups is not None:
-        n_folds = min(n_folds, len(np.unique(groups)))
+    _, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    if counts.min() < 2:
+        return None
+    if groups is None:
+        # Dealt class by class, as for the validation in a comparison: folds as few as the smallest class has images
+        # would leave too little of it to methods that cross-validate themselves.
+        n_folds = FOLDS if len(y) > 2 * FOLDS else len(y)
+        shuffled = np.random.RandomState(seed).permutation(len(y))
+        fold_of = np.empty(len(y), dtype=int)
+        fold_of[shuffled[np.argsort(codes[shuffled], kind="stable")]] = np.arange(len(y)) % n_folds
+        return [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(n_folds)]
+    n_folds = min(FOLDS, counts.min(), len(np.unique(groups)))
     if n_folds < 2:
         return None
-    splitter = StratifiedKFold if groups is None else StratifiedGroupKFold
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The least populated class", category=UserWarning)
-        folds = list(splitter(n_folds, shuffle=True, random_state=seed).split(X, y, groups))
+        folds = list(StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed).split(X, y, groups))
     # Groups may leave no more than one class to learn from.
     return folds if all(len(np.unique(y[train])) > 1 for train, _ in folds) else None

@@ -16,13 +16,31 @@ from .compare import run_comparison
 from .devices import resolve_device
 from .display import new_figure
 from .extraction import alias_table
-from .image_data import check_trainable, list_images, read_images
-from .image_model import facts_of, load_image_model, make_extractor, pack_model, predict_layers
+from .image_data import check_trainable, expand_user, find_copies, list_images, read_images
+from .image_model import (
+    facts_of,
+    load_image_model,
+    make_extractor,
+    pack_model,
+    predict_layers,
+    refusing_damage,
+)
 from .persistence import load, save
 from .report import write_report
 
 MODEL = "model.skvfusion"
 ON_ERROR = ("raise", "skip")
+# What compare writes into the report's folder, by the way in which it could replace what is there.
+_REPORT_FILES = (
+    MODEL,
+    "report.html",
+    "results.csv",
+    "layers.csv",
+    "classes.csv",
+    "depth.png",
+    "first_correct_layer.png",
+    "layer_agreement.png",
+)
 PREDICTION_COLUMNS = ("path", "class", "probability", "depth", "other_layers", "disagreement")
 
 # Of each class one image to test on, and two to learn from, of which cross-validation leaves one out.
@@ -77,7 +95,10 @@ def compare_images(
     ValueError, OSError, ImportError
         For whatever the user can change, as far as possible before anything is computed.
     """
-    _prepare_folder(report)
+    report = expand_user(report)
+    cache = report / "cache" if cache is None else expand_user(cache)
+    _check_outputs("--report", [report / name for name in _REPORT_FILES], data, groups)
+    _check_outside(data, {"--report": report, "--cache": cache})
     resolve_device(device)
     new_figure()  # a library that is missing should show before the work is done
     found = read_images(data, groups=groups)
@@ -85,14 +106,17 @@ def compare_images(
     _check(found)
     if cv is not None and found.split is not None:
         raise ValueError(f"--cv is for data without a test split, and {data} has one; leave out --cv.")
-    extractor = _make_extractor(backbone, device=device, cache=cache or report / "cache", **extraction)
+    extractor = _make_extractor(backbone, device=device, cache=cache, **extraction)
     print(f"{_describe(found)}; {len(extractor.layers_)} layers of {backbone!r}", flush=True)
+    report.mkdir(parents=True, exist_ok=True)
     X, kept = _transform(extractor, found.paths, on_error)
     if len(kept) < len(found):
         found = found.take(kept)
         _check(found)
     train, test = _split(found)
     every = train if test is None else np.concatenate([train, test])
+    if test is not None:
+        _tell_of_copies(found, train, test)
     print("Comparing the methods", flush=True)
     comparison = run_comparison(
         X[train],
@@ -112,8 +136,10 @@ def compare_images(
         raise ValueError(f"No method could be fitted. The first says: {comparison.frame['error'].iloc[0]}")
     evaluated = (train if test is None else test)[comparison.rows]
     learned = np.setdiff1d(train, evaluated) if cv is None else train
+    if test is None and cv is None:
+        _tell_of_copies(found, learned, evaluated)
     print("Learning from the training images which disagreement of layers is unusual", flush=True)
-    name = Path(data).resolve().name
+    name = os.path.basename(os.path.realpath(expand_user(data)))
     model = pack_model(
         extractor,
         comparison,
@@ -162,9 +188,11 @@ def predict_images(model, images, *, as_csv=False, cache=None, weights=None, dev
     """
     paths = list_images(images)
     resolve_device(device)
+    cache = None if cache is None else expand_user(cache)
     pipeline = load_image_model(model, weights=weights, device=device, cache=cache, progress=_on_terminal())
     X, kept = _transform(pipeline[0], paths, on_error)
-    rows = zip(*predict_layers(pipeline, X), strict=True)
+    with refusing_damage(model):
+        rows = zip(*predict_layers(pipeline, X), strict=True)
     table = [(paths[row], *values) for row, values in zip(kept, rows, strict=True)]
     if not as_csv:
         _print_table(table, facts_of(pipeline))
@@ -193,16 +221,20 @@ def extract_images(
     """
     if out.suffix != ".npy":
         raise ValueError(f"--out {out} must end in .npy; the labels are written to a .csv file beside it.")
+    out = expand_user(out)
+    cache = None if cache is None else expand_user(cache)
+    table = out.with_suffix(".csv")
+    _check_outputs("--out", [out, table], data, groups)
+    _check_outside(data, {"--cache": cache})
     resolve_device(device)
     found = read_images(data, groups=groups)
     _tell(*found.notes)
     extractor = _make_extractor(backbone, device=device, cache=cache, **extraction)
     print(f"{_describe(found)}; {len(extractor.layers_)} layers of {backbone!r}", flush=True)
-    _prepare_folder(out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
     with _reading(extractor, on_error) as reader:
         X = reader.extract(found.paths, out, dtype=dtype)
     kept = _readable(extractor, X, found.paths)
-    table = out.with_suffix(".csv")
     columns = {"path": found.paths, "label": found.labels, "row": range(len(found))}
     columns |= {"group": found.groups, "split": found.split}
     columns = {name: list(values) for name, values in columns.items() if values is not None}
@@ -223,7 +255,8 @@ def describe_model(model):
         The file.
     """
     loaded = load(model)
-    facts = _model_facts(loaded) if facts_of(loaded) else _estimator_facts(loaded)
+    with refusing_damage(model):
+        facts = _model_facts(loaded) if facts_of(loaded) else _estimator_facts(loaded)
     print(model)
     for name, value in facts.items():
         print(f"  {name:<12} {value}")
@@ -240,10 +273,57 @@ def _make_extractor(backbone, **params):
     return make_extractor(backbone, progress=_on_terminal(), **params).fit()
 
 
-def _prepare_folder(folder):
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; give a folder.")
-    folder.mkdir(parents=True, exist_ok=True)
+def _check_outputs(option, files, data, groups):
+    """Raise an error unless these files of one folder can be written and are none of those that are read."""
+    folder = files[0].parent
+    there = folder
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if there.exists() and not there.is_dir():
+        raise ValueError(f"{there} is a file; give a folder.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"Nothing can be written to the folder {there}; choose another {option}.")
+    for file in files:
+        if file.is_dir():
+            raise ValueError(
+                f"{file} is a folder, and a file of that name would be written. Rename it, or choose another {option}."
+            )
+        for name, source in {"DATA": data, "--groups": groups}.items():
+            if source is not None and _is_same(file, expand_user(source)):
+                raise ValueError(f"{file} would be written, but is what {name} reads. Choose another {option}.")
+
+
+def _check_outside(data, folders):
+    """Raise ValueError if one of these folders, of which one may be None, is in a folder of images, and not hidden."""
+    data = os.path.realpath(expand_user(data))
+    for option, folder in folders.items():
+        if folder is None or not os.path.isdir(data):
+            continue
+        inside = Path(os.path.realpath(folder))
+        if inside.is_relative_to(data) and not any(part.startswith(".") for part in inside.relative_to(data).parts):
+            raise ValueError(
+                f"The folder {folder} of {option} is inside DATA, {data}, and what is in it would be taken for data by "
+                f"the next run. Choose a folder outside of it by {option}."
+            )
+
+
+def _is_same(file, other):
+    try:
+        return file.samefile(other)
+    except OSError:  # one of them does not exist
+        return os.path.realpath(file) == os.path.realpath(other)
+
+
+def _tell_of_copies(found, train, test):
+    """Tell of images to test on that were learned from, too."""
+    copies = find_copies([found.paths[row] for row in test], [found.paths[row] for row in train])
+    if copies:
+        first, original = copies[0]
+        _tell(
+            f"{len(copies)} of {len(test)} images to test on also to train on, byte by byte, so that accuracy may look "
+            f"higher than it is: {first} is the same image as {original}. Leave one of the two out, or, where the test "
+            "split is drawn, give both the same group."
+        )
 
 
 def _check(found):

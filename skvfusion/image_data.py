@@ -1,8 +1,10 @@
 """Images and their labels as people have them on disk: a folder per class, or a table."""
 
 import csv
+import hashlib
 import io
 import os
+import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -39,6 +41,9 @@ TABLE_ENDINGS = (".csv", ".tsv", ".txt")
 SPLITS = ("train", "test")
 
 _COLUMNS = ("path", "label", "group", "split")
+# What others call train and test.
+_TRAIN_NAMES = ("train", "training")
+_TEST_NAMES = ("test", "testing", "val", "valid", "validation", "dev")
 
 
 @dataclass(frozen=True)
@@ -119,11 +124,11 @@ def read_images(data, *, groups=None):
     ValueError
         If there are no images, or the folders or the table are not as described; the message says what was found.
     """
-    path = Path(data).expanduser()
+    path = expand_user(data)
     if not path.exists():
         raise FileNotFoundError(f"There is no folder or file {path}.")
     found = _read_folder(path) if path.is_dir() else _read_table(path)
-    return found if groups is None else _with_groups(found, Path(groups).expanduser())
+    return found if groups is None else _with_groups(found, expand_user(groups))
 
 
 def check_trainable(data, at_least=2):
@@ -161,6 +166,43 @@ def check_trainable(data, at_least=2):
         )
 
 
+def expand_user(path):
+    """Return a path that a user typed with the home folder in place of ``~``.
+
+    Parameters
+    ----------
+    path : str or path
+        It may begin with ``~`` or ``~name``; if there is no such home folder, that is a name like any other.
+
+    Returns
+    -------
+    Path
+        One that :meth:`pathlib.Path.expanduser` leaves alone.
+    """
+    path = os.path.expanduser(path)
+    return Path(os.path.abspath(path) if path.startswith("~") else path)
+
+
+def find_copies(paths, originals):
+    """Find files that are in two lists under different names, or under the same.
+
+    Parameters
+    ----------
+    paths, originals : list of str
+        Files; those that cannot be read count as different.
+
+    Returns
+    -------
+    list of (str, str)
+        Each of ``paths`` that holds the same bytes as one of ``originals``, with the first such.
+    """
+    sizes = [{path: _size(path) for path in part} for part in (originals, paths)]
+    common = set(sizes[0].values()) & set(sizes[1].values()) - {None, 0}
+    digests = [{path: _digest(path) for path, size in part.items() if size in common} for part in sizes]
+    original_of = {digest: path for path, digest in reversed(digests[0].items()) if digest is not None}
+    return [(path, original_of[digest]) for path, digest in digests[1].items() if digest in original_of]
+
+
 def list_images(paths):
     """Turn files and folders into a list of files.
 
@@ -194,6 +236,8 @@ def _read_folder(folder):
     subfolders = _subfolders(folder)
     by_name = {sub.name.lower(): sub for sub in subfolders}
     splits = [by_name[name] for name in SPLITS if name in by_name]
+    if len(splits) < 2:
+        _check_names_of_split(folder, by_name)
     if len(splits) == 2 and any(_subfolders(split) for split in splits):
         unused = [sub.name for sub in subfolders if sub not in splits]
         notes = [f"Not used, because only train and test are: {_few(unused)}."] if unused else []
@@ -212,6 +256,26 @@ def _read_folder(folder):
     images = [(path, label, split) for split, part in parts.items() for path, label in part]
     paths, labels, split = zip(*images, strict=True)
     return ImageData(list(paths), np.array(labels), None, None if None in parts else np.array(split), notes)
+
+
+def _check_names_of_split(folder, by_name):
+    """Refuse sub-folders that are parts of a split under other names than train and test: they look like classes."""
+    train, test = ([name for name in names if name in by_name] for names in (_TRAIN_NAMES, _TEST_NAMES))
+    parts = [by_name[name] for name in train + test]
+    if len(parts) < 2 or (len(parts) < len(by_name) and not all(_subfolders(part) for part in parts)):
+        return
+    renamed = [
+        f"rename {by_name[names[0]].name} to {name}" if names else f"add {name}"
+        for name, names in zip(SPLITS, (train, test), strict=True)
+        if name not in names
+    ]
+    alone = by_name[train[0]] if train else parts[0]
+    raise ValueError(
+        f"{folder} holds {_few([part.name for part in parts])}, which look like the parts of a split, not like "
+        f"classes. A split must be in train and test, each with a sub-folder per class: {' and '.join(renamed)}. Or "
+        f"pass {alone} alone, from which a test split is then drawn; or, if these are classes, a CSV with the columns "
+        "path and label."
+    )
 
 
 def _read_classes(folder, notes):
@@ -306,15 +370,19 @@ def _read_rows(path, required):
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8; save it as 'CSV UTF-8'.") from error
-    # Whichever there are most of: none of the three is in the names of the columns.
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    # A line of Excel's own.
+    told = re.match('"?sep=(?P<delimiter>[^\r\n"])"?\r?\n', text, re.IGNORECASE)
+    text, before = (text[told.end() :], 1) if told else (text, 0)
+    delimiter = told["delimiter"] if told else _find_delimiter(text.partition("\n")[0])
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         header = [name.strip().lower() for name in next(reader, [])]
         _check_header(header, path, required)
-        rows = [_row(header, values, path, reader.line_num) for values in reader if any(map(str.strip, values))]
+        rows = [
+            _row(header, values, path, before + reader.line_num) for values in reader if any(map(str.strip, values))
+        ]
     except csv.Error as error:
-        raise ValueError(f"Line {reader.line_num} of {path} cannot be read: {error}.") from error
+        raise ValueError(f"Line {before + reader.line_num} of {path} cannot be read: {error}.") from error
     if not rows:
         raise ValueError(f"{path} has a header but no rows.")
     seen = {}
@@ -325,6 +393,15 @@ def _read_rows(path, required):
             )
         seen[row["path"]] = row["line"]
     return rows
+
+
+def _find_delimiter(header):
+    """Return which of the three gives most names of columns that are known, or else that there are most of."""
+
+    def n_known(delimiter):
+        return len(set(_COLUMNS) & {name.strip('" \t\r').lower() for name in header.split(delimiter)})
+
+    return max(",;\t", key=lambda delimiter: (n_known(delimiter), header.count(delimiter)))
 
 
 def _check_header(header, path, required):
@@ -350,12 +427,32 @@ def _row(header, values, path, line):
     blank = [name for name, value in row.items() if not value]
     if blank:
         raise ValueError(f"Line {line} of {path} has no {blank[0]}.")
-    file = os.path.abspath(path.parent / Path(row["path"]).expanduser())
+    # Programs name files, too, and Office begins names with ~$.
+    file = os.path.expanduser(row["path"]) if row["path"].startswith("~/") else row["path"]
+    file = os.path.abspath(path.parent / file)
     return row | {"path": file, "line": line}
 
 
 def _subfolders(folder):
     return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _size(path):
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None
+
+
+def _digest(path):
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.blake2b()
+            while block := file.read(2**20):
+                digest.update(block)
+            return digest.digest()
+    except OSError:
+        return None
 
 
 def _is_image(name):

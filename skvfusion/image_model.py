@@ -3,8 +3,8 @@
 import datetime
 import os
 import warnings
+from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 from sklearn.base import clone
@@ -15,10 +15,33 @@ from .agreement import fit_layer_probes, is_unusual, layer_disagreement, learn_a
 from .devices import resolve_device
 from .extraction import LayerwiseFeatureExtractor
 from .extraction.backbones import get_backbone
+from .fusion import LayerVotingClassifier
 from .persistence import load
 
 _VERSIONS = ("skvfusion", "torch", "timm", "scikit-learn", "numpy")
 _FOLDER = "local-dir:"
+_NUMBER = (float, int)
+_MAYBE = (float, int, type(None))
+# What pack_model notes, and the rule among it.
+_FACTS = {
+    "method": (str,),
+    "classes": (list,),
+    "layers": (list,),
+    "tokens": (list,),
+    "image_size": (int,),
+    "fingerprint": (str,),
+    "data": (str,),
+    "n_train": (int,),
+    "n_test": (int,),
+    "validation_accuracy": _NUMBER,
+    "accuracy": _NUMBER,
+    "evaluation": (str,),
+    "date": (str,),
+    "versions": (dict,),
+    "probes": (LayerVotingClassifier,),
+    "agreement": (dict, type(None)),
+}
+_RULE = {"depth": (int,), "others": (int,), "share": _NUMBER, "accuracy": _MAYBE, "other_accuracy": _MAYBE}
 
 
 def make_extractor(backbone, *, weights=None, **params):
@@ -34,9 +57,9 @@ def make_extractor(backbone, *, weights=None, **params):
     LayerwiseFeatureExtractor
     """
     if backbone.startswith(_FOLDER):
-        backbone = _FOLDER + os.path.abspath(backbone.removeprefix(_FOLDER))
+        backbone = _FOLDER + os.path.abspath(os.path.expanduser(backbone.removeprefix(_FOLDER)))
     if weights not in (None, "random"):
-        weights = os.path.abspath(Path(weights).expanduser())
+        weights = os.path.abspath(os.path.expanduser(weights))
     return LayerwiseFeatureExtractor(backbone, weights=weights, **params)
 
 
@@ -118,7 +141,7 @@ def load_image_model(path, *, weights=None, **params):
     Raises
     ------
     ValueError
-        If the file is not a model, or one that takes something else than images.
+        If the file is not a model, is damaged, or takes something else than images.
 
     Warns
     -----
@@ -126,19 +149,30 @@ def load_image_model(path, *, weights=None, **params):
         If the backbone is not as it was in training.
     """
     model = load(path)
-    if not isinstance(model, Pipeline) or not isinstance(model[0], LayerwiseFeatureExtractor) or len(model) < 2:
-        raise ValueError(
-            f"{path} holds a {type(model).__name__} that takes something else than images. Use it in Python, by "
-            "skvfusion.load; or save a Pipeline of a LayerwiseFeatureExtractor and a classifier."
-        )
-    if not hasattr(model, "predict_proba"):
-        raise ValueError(f"{path} holds a {type(model[-1]).__name__}, which gives no probabilities; use it in Python.")
-    check_is_fitted(model[-1])
+    with refusing_damage(path):
+        if not isinstance(model, Pipeline) or not isinstance(model[0], LayerwiseFeatureExtractor) or len(model) < 2:
+            raise ValueError(
+                f"{path} holds a {type(model).__name__} that takes something else than images. Use it in Python, by "
+                "skvfusion.load; or save a Pipeline of a LayerwiseFeatureExtractor and a classifier."
+            )
+        if not hasattr(model, "predict_proba"):
+            raise ValueError(
+                f"{path} holds a {type(model[-1]).__name__}, which gives no probabilities; use it in Python."
+            )
+        check_is_fitted(model[-1])
+        if not isinstance(model[0].backbone, str):
+            raise TypeError(f"its backbone is a {type(model[0].backbone).__name__}, and must be a str")
+        try:
+            model[0]._validate_params()
+        except ValueError as error:
+            raise TypeError(str(error)) from error
+        facts = facts_of(model)
     if weights is not None:
         params["weights"] = make_extractor(model[0].backbone, weights=weights).weights
     model[0].set_params(**params)
-    facts = facts_of(model)
-    if facts and fingerprint(model[0]) != facts["fingerprint"]:
+    with refusing_damage(path):
+        as_trained = not facts or fingerprint(model[0]) == facts["fingerprint"]
+    if not as_trained:
         warnings.warn(
             f"The backbone {model[0].backbone!r} is not the one that {path} was trained with: its weights differ, or "
             "the libraries that build it. Predictions may be wrong. It was trained with "
@@ -150,9 +184,68 @@ def load_image_model(path, *, weights=None, **params):
 
 
 def facts_of(model):
-    """Return what :func:`pack_model` noted of a model; None if it was not made by that."""
+    """Return what :func:`pack_model` noted of a model; None if it was not made by that.
+
+    Parameters
+    ----------
+    model : estimator
+        As it was loaded.
+
+    Returns
+    -------
+    dict or None
+
+    Raises
+    ------
+    TypeError
+        If these notes are of other types than :func:`pack_model` notes.
+    """
     facts = getattr(model, "facts_", None)
-    return facts if isinstance(facts, dict) and {"probes", "agreement", "fingerprint"} <= facts.keys() else None
+    if not isinstance(facts, dict) or not {"probes", "agreement", "fingerprint"} <= facts.keys():
+        return None
+    _check_types(facts, _FACTS, "facts_")
+    if facts["agreement"] is not None:
+        _check_types(facts["agreement"], _RULE, "agreement")
+    for name in ("classes", "layers", "tokens"):
+        if not all(isinstance(value, str) for value in facts[name]):
+            raise TypeError(f"{name} in its facts_ must hold nothing but str")
+    return facts
+
+
+@contextmanager
+def refusing_damage(path):
+    """Turn the errors of using what was loaded from a file, if it is not as it should be, into one of the user's.
+
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Raises
+    ------
+    ValueError
+        In place of an AttributeError, TypeError, IndexError or KeyError.
+    """
+    try:
+        yield
+    except ValueError:  # an estimator's that is not fitted is an AttributeError, too
+        raise
+    except (AttributeError, TypeError, IndexError, KeyError) as error:
+        raise ValueError(
+            f"{path} is not a model of skvfusion, or is damaged: {error}. Use a file that skvfusion compare or "
+            "skvfusion.save wrote."
+        ) from error
+
+
+def _check_types(values, types, name):
+    if not isinstance(values, dict):
+        raise TypeError(f"its {name} is a {type(values).__name__}, and must be a dict")
+    for key, allowed in types.items():
+        if key not in values:
+            raise TypeError(f"its {name} lacks {key!r}")
+        if not isinstance(values[key], allowed) or isinstance(values[key], bool):
+            names = " or ".join(kind.__name__ for kind in allowed)
+            raise TypeError(f"{key!r} in its {name} is a {type(values[key]).__name__}, and must be {names}")
 
 
 def predict_layers(pipeline, X):

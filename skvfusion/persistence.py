@@ -18,6 +18,8 @@ VERSION = 1
 
 # The oldest protocol of skops that this format was ever written with; readers of older ones are laxer.
 _OLDEST_PROTOCOL = 2
+# What describes a model without its arrays takes some hundred KiB; a small file may unpack to far more.
+_LARGEST_SCHEMA = 64 * 2**20
 _PACKAGE = __package__
 _STATE = f"{_PACKAGE}.fusion."
 # Warned of when they differ, and only noted, respectively.
@@ -261,6 +263,9 @@ def _check_keys(schema):
 
 def _read_schema(data):
     with zipfile.ZipFile(BytesIO(data)) as file:
+        size = file.getinfo("schema.json").file_size
+        if size > _LARGEST_SCHEMA:
+            raise ValueError(f"its schema.json takes {size} bytes, and {_LARGEST_SCHEMA} are allowed.")
         return json.loads(file.read("schema.json"))
 
 
@@ -287,9 +292,14 @@ def _describe(data):
         return "of another kind"
     try:
         with zipfile.ZipFile(BytesIO(data)) as file:
-            return "damaged" if "schema.json" in file.namelist() else "another kind of zip file"
-    except zipfile.BadZipFile:
+            if "schema.json" not in file.namelist():
+                return "another kind of zip file"
+            size = file.getinfo("schema.json").file_size
+    except Exception:  # zipfile has several for what it cannot read, not only its own
         return "damaged or incomplete"
+    if size > _LARGEST_SCHEMA:
+        return f"damaged: its schema.json takes {size} bytes, and {_LARGEST_SCHEMA} are allowed"
+    return "damaged"
 
 
 def _versions():

@@ -22,6 +22,7 @@ from skvfusion.agreement import (
     learn_agreement,
 )
 from skvfusion.extraction import cache_info, extractor, feed
+from skvfusion.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -421,3 +422,153 @@ def test_there_is_no_rule_where_nothing_can_be_left_out(make_stack):
     assert learn_agreement(X, y, LayerProbeClassifier()) is None
     X, y = make_stack(n_per_class=4)
     assert learn_agreement(X, y, LayerProbeClassifier(), groups=np.zeros(len(y))) is None
+
+
+def test_there_is_no_rule_where_folds_leave_too_few_for_the_method(make_stack):
+    X, y = make_stack(n_classes=2, n_per_class=2)
+    method = METHODS["super_learner"].make(device="cpu", n_jobs=None, random_state=0)
+    assert learn_agreement(X, y, method, device="cpu") is None
+
+
+def test_the_rule_leaves_out_as_few_as_the_validation_does(make_stack, monkeypatch):
+    X, y = make_stack(n_classes=2, n_per_class=12)
+    X, y, sizes = X[:14], np.sort(y)[:14], []
+    fit = LayerProbeClassifier.fit
+    monkeypatch.setattr(LayerProbeClassifier, "fit", lambda self, X, y: sizes.append(len(y)) or fit(self, X, y))
+    assert learn_agreement(X, y, LayerProbeClassifier(device="cpu"), device="cpu") is not None
+    assert sorted(sizes) == [11, 11, 11, 11, 12]
+
+
+def test_a_method_that_cannot_be_fitted_to_fewer_images_is_written_without_a_rule(tmp_path, capsys):
+    photos = write_images(tmp_path / "photos", 3, ["red", "blue"])
+    assert compare(photos, tmp_path / "out", "--methods", "super_learner") == 0
+    assert (tmp_path / "out" / "report.html").exists()
+    assert run("info", tmp_path / "out" / "model.skvfusion") == 0
+    assert "disagreement unknown: there were too few training images" in capsys.readouterr().out
+
+
+def test_outputs_never_replace_what_is_read(photos, tmp_path, capsys):
+    rows = [f"{path},{path.parent.name}" for path in sorted(photos.glob("*/*.png"))]
+    text = "\n".join(["path,label", *rows])
+    for name in ("photos.csv", "classes.csv"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    table = tmp_path / "photos.csv"
+    assert run("extract", table, "--backbone", "nano", "--out", tmp_path / "photos.npy") == 2
+    assert f"{table} would be written, but is what DATA reads. Choose another --out." in capsys.readouterr().err
+    assert compare(tmp_path / "classes.csv", tmp_path) == 2
+    assert "classes.csv would be written, but is what DATA reads. Choose another --report" in capsys.readouterr().err
+    assert compare(photos, tmp_path, "--groups", tmp_path / "classes.csv") == 2
+    assert "is what --groups reads" in capsys.readouterr().err
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
+        "photos.csv": text,
+        "classes.csv": text,
+    }
+
+
+def test_nothing_is_written_into_the_data(tmp_path, monkeypatch, capsys):
+    data = write_images(tmp_path / "photos", 1)
+    monkeypatch.chdir(data)
+    for folder in ("out", ".", data / "red" / "out"):
+        assert compare(".", folder) == 2
+        errors = capsys.readouterr().err
+        assert f"The folder {folder} of --report is inside DATA, {data}, and what is in it would be taken" in errors
+        assert "Choose a folder outside of it by --report." in errors
+    assert compare(data, tmp_path / "out", "--cache", data / "cache") == 2
+    assert "of --cache is inside DATA" in capsys.readouterr().err
+    assert run("extract", data, "--backbone", "nano", "--out", tmp_path / "x.npy", "--cache", data / "cache") == 2
+    assert "of --cache is inside DATA" in capsys.readouterr().err
+    assert sorted(path.name for path in data.iterdir()) == sorted(COLOURS)
+    commands._check_outside(data, {"--cache": data / ".cache"})
+
+
+def test_wrong_data_leaves_no_folder(tmp_path):
+    assert compare(write_images(tmp_path / "photos", 1), tmp_path / "new" / "out") == 2
+    assert run("extract", tmp_path / "gone", "--out", tmp_path / "new" / "x.npy") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_where_nothing_can_be_written_is_said_first(photos, tmp_path, monkeypatch, capsys):
+    for name in ("report.html", "model.skvfusion", "x.npy"):
+        (tmp_path / name).mkdir()
+        command = ["extract", photos, "--out", tmp_path / name] if name == "x.npy" else ["compare", photos, "--report"]
+        assert run(*command, *([] if name == "x.npy" else [tmp_path])) == 2
+        assert f"{tmp_path / name} is a folder, and a file of that name would be written" in capsys.readouterr().err
+        (tmp_path / name).rmdir()
+    (tmp_path / "file").touch()
+    assert run("compare", photos, "--report", tmp_path / "file" / "out") == 2
+    assert f"{tmp_path / 'file'} is a file; give a folder." in capsys.readouterr().err
+    monkeypatch.setattr(commands.os, "access", lambda *args: False)
+    assert run("compare", photos, "--report", tmp_path / "new" / "out") == 2
+    assert f"Nothing can be written to the folder {tmp_path}; choose another --report." in capsys.readouterr().err
+
+
+def test_images_that_are_also_to_test_on_are_counted(tmp_path, capsys):
+    write_images(tmp_path / "photos" / "train", 4)
+    write_images(tmp_path / "photos" / "test", 2, seed=1)
+    copy = tmp_path / "photos" / "test" / "red" / "copy.png"
+    shutil.copy(tmp_path / "photos" / "train" / "red" / "2.png", copy)
+    assert compare(tmp_path / "photos", tmp_path / "out", "--methods", "last") == 0
+    errors = capsys.readouterr().err
+    assert "1 of 7 images to test on also to train on, byte by byte" in errors
+    assert f"{copy} is the same image as {tmp_path / 'photos' / 'train' / 'red' / '2.png'}." in errors
+
+
+def test_homes_that_are_unknown_are_names(photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert compare("~nosuch/x", "~nosuch/out", "--cache", "~nosuch/c", "--weights", "~nosuch/w") == 2
+    assert f"There is no folder or file {tmp_path / '~nosuch' / 'x'}." in capsys.readouterr().err
+    assert run("extract", photos, "--backbone", "nano", "--out", "~nosuch/x.npy", "--cache", "~nosuch/c") == 0
+    assert (tmp_path / "~nosuch" / "x.csv").exists()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert image_model.make_extractor("local-dir:~/x", weights="~/w").weights == str(tmp_path / "w")
+    assert image_model.make_extractor("local-dir:~/x").backbone == f"local-dir:{tmp_path / 'x'}"
+
+
+def _set_facts(**changes):
+    return lambda model: model.facts_.update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set_facts(classes=3), "'classes' in its facts_ is a int, and must be list"),
+        (_set_facts(layers=[1]), "layers in its facts_ must hold nothing but str"),
+        (_set_facts(versions=[]), "'versions' in its facts_ is a list"),
+        (_set_facts(accuracy="x"), "'accuracy' in its facts_ is a str, and must be float or int"),
+        (_set_facts(probes=[1]), "'probes' in its facts_ is a list"),
+        (_set_facts(agreement=[1]), "'agreement' in its facts_ is a list"),
+        (_set_facts(agreement={"depth": "x"}), "'depth' in its agreement is a str"),
+        (_set_facts(agreement={"depth": 1}), "its agreement lacks 'others'"),
+        (lambda model: model.facts_.pop("date"), "its facts_ lacks 'date'"),
+        (lambda model: setattr(model, "steps", []), ""),
+        (lambda model: setattr(model, "steps", [("clf", 3)]), ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["predict", "info"])
+def test_a_file_that_holds_other_types_is_refused(model, photos, tmp_path, change, message, command, capsys):
+    loaded = skvfusion.load(model)
+    change(loaded)
+    path = tmp_path / "odd.skvfusion"
+    skvfusion.save(loaded, path)
+    assert run(command, path, *([photos / "red" / "1.png"] if command == "predict" else [])) == 2
+    errors = capsys.readouterr().err
+    assert len(errors.splitlines()) == 1
+    assert str(path) in errors
+    assert message in errors
+
+
+@pytest.mark.parametrize("change", [{"backbone": 5}, {"tokens": 1}, {"weights": 3}])
+def test_a_file_whose_extractor_is_odd_is_refused(model, photos, tmp_path, change, capsys):
+    loaded = skvfusion.load(model)
+    loaded[0].set_params(**change)
+    skvfusion.save(loaded, tmp_path / "odd.skvfusion")
+    assert run("predict", tmp_path / "odd.skvfusion", photos / "red" / "1.png") == 2
+    assert f"{tmp_path / 'odd.skvfusion'} is not a model of skvfusion, or is damaged: " in capsys.readouterr().err
+
+
+def test_probes_without_what_they_learned_are_damage(model, photos, tmp_path, capsys):
+    loaded = skvfusion.load(model)
+    del loaded.facts_["probes"].probes_
+    skvfusion.save(loaded, tmp_path / "odd.skvfusion")
+    assert run("predict", tmp_path / "odd.skvfusion", photos / "red" / "1.png") == 2
+    assert "is not a model of skvfusion, or is damaged: " in capsys.readouterr().err

@@ -4,7 +4,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from skvfusion.image_data import ImageData, check_trainable, list_images, read_images
+from skvfusion.image_data import ImageData, check_trainable, expand_user, find_copies, list_images, read_images
 
 
 @pytest.fixture
@@ -345,3 +345,75 @@ def test_lists_of_files_and_folders(make_files, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty holds no images"):
         list_images([tmp_path / "empty"])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ("train/dog/1.png", "val/dog/2.png"),
+            "'train', 'val', which .*: rename val to test. Or pass .*train alone",
+        ),
+        (("Train/1.png", "Valid/2.png"), "'Train', 'Valid', .*: rename Valid to test"),
+        (("training/dog/1.png", "testing/dog/2.png"), "rename training to train and rename testing to test"),
+        (("training/dog/1.png", "test/dog/2.png", "cat/3.png"), ": rename training to train. Or"),
+        (
+            ("train/a/1.png", "dev/a/2.png", "validation/a/3.png"),
+            "'train', 'validation', 'dev', .*rename validation",
+        ),
+        (("val/dog/1.png", "test/dog/2.png"), "'test', 'val', .*: add train. Or pass"),
+    ],
+)
+def test_a_split_under_other_names_is_not_taken_for_classes(make_files, names, message):
+    with pytest.raises(ValueError, match=message):
+        read_images(make_files(*names))
+
+
+def test_classes_that_happen_to_be_called_val_and_train(make_files):
+    assert set(read_images(make_files("train/1.png", "val/2.png", "cat/3.png")).labels) == {"train", "val", "cat"}
+
+
+def test_val_beside_train_and_test_is_not_used(make_files):
+    data = read_images(make_files("train/dog/1.png", "test/dog/2.png", "val/dog/3.png"))
+    assert data.notes == ["Not used, because only train and test are: 'val'."]
+
+
+def test_only_a_typed_home_is_a_home(make_table, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "sub"))
+    data = read_images(make_table("path,label\n~/c.png,x\n~$im.png,y\n~nosuch/d.png,y\n~root/e.png,y\n"))
+    assert relative(data, tmp_path) == ["sub/c.png", "~$im.png", "~nosuch/d.png", "~root/e.png"]
+    monkeypatch.chdir(tmp_path)
+    assert expand_user("~/c.png") == tmp_path / "sub" / "c.png"
+    assert expand_user("~nosuch/x") == tmp_path / "~nosuch" / "x"
+    assert str(expand_user("a/b")) == os.path.join("a", "b")
+    for arguments in ({"data": "~nosuch"}, {"data": "data.csv", "groups": "~nosuch"}):
+        with pytest.raises(FileNotFoundError, match=r"There is no .*~nosuch"):
+            read_images(**arguments)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sep=;\r\npath;label\r\na.png;x\r\nb.png;y\r\n",
+        '"sep=|"\npath|label\na.png|x\nb.png|y\n',
+        "path;label;note,with,commas\na.png;x;\nb.png;y;1,5\n",
+        '"path";"label";a,b,c\na.png;x;\nb.png;y;\n',
+    ],
+)
+def test_the_separator_is_what_the_file_says_or_what_gives_the_columns(make_table, tmp_path, text):
+    data = read_images(make_table(text))
+    assert relative(data, tmp_path) == ["a.png", "b.png"]
+    assert data.labels.tolist() == ["x", "y"]
+
+
+def test_lines_are_counted_with_the_one_that_names_the_separator(make_table):
+    with pytest.raises(ValueError, match=r"Line 4 of .* has no label"):
+        read_images(make_table("sep=;\npath;label\na.png;x\nb.png;\n"))
+
+
+def test_copies_are_found_by_content(tmp_path):
+    for name, content in {"a": b"1", "b": b"2", "c": b"1", "d": b"333", "e": b"", "f": b"", "g": b"1"}.items():
+        (tmp_path / name).write_bytes(content)
+    paths = {name: str(tmp_path / name) for name in "abcdefgx"}
+    copies = find_copies([paths[name] for name in "cbfxg"], [paths[name] for name in "adexg"])
+    assert copies == [(paths["c"], paths["a"]), (paths["g"], paths["a"])]

@@ -39,6 +39,7 @@ from skvfusion import (
     NeuralLogitControllerClassifier,
     SuperLearnerClassifier,
     VFusionClassifier,
+    persistence,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -444,6 +445,22 @@ def test_files_that_are_not_models(content, message, path):
     path.write_bytes(content)
     expected = f"{re.escape(str(path))} {message}.*expected a file written by skvfusion.save"
     with pytest.raises(ValueError, match=expected):
+        skvfusion.load(path)
+
+
+def test_a_zip_for_later_readers_is_damaged(path):
+    content = bytearray(zipped(**{"schema.json": "{}"}))
+    content[content.index(b"PK\x01\x02") + 6] = 99
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged or incomplete; expected a file written by"):
+        skvfusion.load(path)
+
+
+def test_a_description_that_unpacks_to_far_more_is_not_read(path, monkeypatch):
+    monkeypatch.setattr(persistence, "_LARGEST_SCHEMA", 1000)
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *args: pytest.fail("was read"))
+    path.write_bytes(zipped(**{"schema.json": " " * 1001}))
+    with pytest.raises(ValueError, match=r"is damaged: its schema\.json takes 1001 bytes, and 1000 are allowed; "):
         skvfusion.load(path)
 
 

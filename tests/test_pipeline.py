@@ -115,7 +115,7 @@ def test_fusing_all_layers_beats_the_last_on_digits():
     digits = load_digits()
     X = LayerwiseFeatureExtractor("nano").fit_transform(digits.images / 16)
     fused, last, mlp = [], [], []
-    for seed in range(3):
+    for seed in range(2):
         X_train, X_test, y_train, y_test = train_test_split(
             X, digits.target, test_size=0.5, stratify=digits.target, random_state=seed
         )

@@ -1,16 +1,15 @@
 """Images and their labels as people have them on disk: a folder per class, or a table."""
 
-import csv
 import hashlib
-import io
 import os
-import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+
+from .image_table import COLUMNS, few, read_rows
 
 #: Endings of the files that are taken for images in a folder; a table may name any file.
 IMAGE_ENDINGS = frozenset(
@@ -40,7 +39,6 @@ IMAGE_ENDINGS = frozenset(
 TABLE_ENDINGS = (".csv", ".tsv", ".txt")
 SPLITS = ("train", "test")
 
-_COLUMNS = ("path", "label", "group", "split")
 # What others call train and test.
 _TRAIN_NAMES = ("train", "training")
 _TEST_NAMES = ("test", "testing", "val", "valid", "validation", "dev")
@@ -240,7 +238,7 @@ def _read_folder(folder):
         _check_names_of_split(folder, by_name)
     if len(splits) == 2 and any(_subfolders(split) for split in splits):
         unused = [sub.name for sub in subfolders if sub not in splits]
-        notes = [f"Not used, because only train and test are: {_few(unused)}."] if unused else []
+        notes = [f"Not used, because only train and test are: {few(unused)}."] if unused else []
         parts = {name: _read_classes(split, notes) for name, split in zip(SPLITS, splits, strict=True)}
     elif len(splits) == len(subfolders) == 1 and _subfolders(splits[0]):
         missing = SPLITS[splits[0].name.lower() == "train"]
@@ -271,7 +269,7 @@ def _check_names_of_split(folder, by_name):
     ]
     alone = by_name[train[0]] if train else parts[0]
     raise ValueError(
-        f"{folder} holds {_few([part.name for part in parts])}, which look like the parts of a split, not like "
+        f"{folder} holds {few([part.name for part in parts])}, which look like the parts of a split, not like "
         f"classes. A split must be in train and test, each with a sub-folder per class: {' and '.join(renamed)}. Or "
         f"pass {alone} alone, from which a test split is then drawn; or, if these are classes, a CSV with the columns "
         "path and label."
@@ -299,11 +297,11 @@ def _read_classes(folder, notes):
         nothing = "is empty" if not left_out and not empty else f"holds no images ({_endings()})"
         raise ValueError(f"{folder} {nothing}; expected a sub-folder per class with its images.")
     if loose:
-        notes.append(f"Left out {_count(len(loose), 'image')} in {folder} but in no class: {_few(loose)}.")
+        notes.append(f"Left out {_count(len(loose), 'image')} in {folder} but in no class: {few(loose)}.")
     if left_out:
-        notes.append(f"Left out {_count(len(left_out), 'file')} without an image's ending: {_few(left_out)}.")
+        notes.append(f"Left out {_count(len(left_out), 'file')} without an image's ending: {few(left_out)}.")
     if empty:
-        notes.append(f"Left out {_count(len(empty), 'sub-folder')} of {folder} without images: {_few(empty)}.")
+        notes.append(f"Left out {_count(len(empty), 'sub-folder')} of {folder} without images: {few(empty)}.")
     return found
 
 
@@ -324,20 +322,20 @@ def _images_below(folder):
 def _read_table(path):
     if path.suffix.lower() not in TABLE_ENDINGS:
         raise ValueError(f"{path} is neither a folder nor a table ({', '.join(TABLE_ENDINGS)}).")
-    rows = _read_rows(path, ("path", "label"))
+    rows = read_rows(path, ("path", "label"))
     files = [row["path"] for row in rows]
     if not any(os.path.lexists(file) for file in files):
         raise ValueError(
             f"None of the {len(files)} files that {path} names exists. Relative paths start from the table's folder, "
             f"so the first is {files[0]}."
         )
-    columns = {name: np.array([_normal(row[name]) for row in rows]) for name in _COLUMNS[1:] if name in rows[0]}
+    columns = {name: np.array([_normal(row[name]) for row in rows]) for name in COLUMNS[1:] if name in rows[0]}
     split = columns.get("split")
     if split is not None:
         split = np.array([value.lower() for value in split])
         if set(split) != set(SPLITS):
             raise ValueError(
-                f"The column split of {path} holds {_few(sorted(set(split.tolist())))}; it must hold train and test, "
+                f"The column split of {path} holds {few(sorted(set(split.tolist())))}; it must hold train and test, "
                 "both, and nothing else."
             )
     return ImageData(files, columns["label"], columns.get("group"), split)
@@ -348,7 +346,7 @@ def _with_groups(data, path):
         raise ValueError("The groups are given twice, by the column group of the data and by --groups; leave one out.")
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}; --groups takes a CSV with the columns path and group.")
-    rows = _read_rows(path, ("path", "group"))
+    rows = read_rows(path, ("path", "group"))
     group_of = {_normal(row["path"]): _normal(row["group"]) for row in rows}
     names = [_normal(file) for file in data.paths]
     missing = [file for file, name in zip(data.paths, names, strict=True) if name not in group_of]
@@ -362,75 +360,6 @@ def _with_groups(data, path):
     return replace(
         data, groups=np.array([group_of[name] for name in names]), notes=data.notes + (notes if unused else [])
     )
-
-
-def _read_rows(path, required):
-    """Return a table's rows as dicts of the known columns that it has, with absolute paths and line numbers."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not in UTF-8; save it as 'CSV UTF-8'.") from error
-    # A line of Excel's own.
-    told = re.match('"?sep=(?P<delimiter>[^\r\n"])"?\r?\n', text, re.IGNORECASE)
-    text, before = (text[told.end() :], 1) if told else (text, 0)
-    delimiter = told["delimiter"] if told else _find_delimiter(text.partition("\n")[0])
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        header = [name.strip().lower() for name in next(reader, [])]
-        _check_header(header, path, required)
-        rows = [
-            _row(header, values, path, before + reader.line_num) for values in reader if any(map(str.strip, values))
-        ]
-    except csv.Error as error:
-        raise ValueError(f"Line {before + reader.line_num} of {path} cannot be read: {error}.") from error
-    if not rows:
-        raise ValueError(f"{path} has a header but no rows.")
-    seen = {}
-    for row in rows:
-        if row["path"] in seen:
-            raise ValueError(
-                f"{path} names {row['path']} twice, in lines {seen[row['path']]} and {row['line']}; name each once."
-            )
-        seen[row["path"]] = row["line"]
-    return rows
-
-
-def _find_delimiter(header):
-    """Return which of the three gives most names of columns that are known, or else that there are most of."""
-
-    def n_known(delimiter):
-        return len(set(_COLUMNS) & {name.strip('" \t\r').lower() for name in header.split(delimiter)})
-
-    return max(",;\t", key=lambda delimiter: (n_known(delimiter), header.count(delimiter)))
-
-
-def _check_header(header, path, required):
-    missing = [name for name in required if name not in header]
-    if missing:
-        found = f"its first line names {_few(header)}" if any(header) else "it is empty"
-        raise ValueError(
-            f"{path} lacks the column {' and the column '.join(missing)}: {found}. The first line must name the "
-            f"columns {' and '.join(required)}."
-        )
-    twice = [name for name in _COLUMNS if header.count(name) > 1]
-    if twice:
-        raise ValueError(f"{path} has the column {twice[0]} more than once.")
-
-
-def _row(header, values, path, line):
-    if len(values) != len(header):
-        raise ValueError(
-            f"Line {line} of {path} has {len(values)} values for {len(header)} columns; put values that contain the "
-            'separator between "quotation marks".'
-        )
-    row = {name: value.strip() for name, value in zip(header, values, strict=True) if name in _COLUMNS}
-    blank = [name for name, value in row.items() if not value]
-    if blank:
-        raise ValueError(f"Line {line} of {path} has no {blank[0]}.")
-    # Programs name files, too, and Office begins names with ~$.
-    file = os.path.expanduser(row["path"]) if row["path"].startswith("~/") else row["path"]
-    file = os.path.abspath(path.parent / file)
-    return row | {"path": file, "line": line}
 
 
 def _subfolders(folder):
@@ -470,10 +399,6 @@ def _endings():
 
 def _count(number, noun, plural=None):
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
-def _few(names, most=5):
-    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _tally(counts):

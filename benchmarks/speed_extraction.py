@@ -34,15 +34,16 @@ def extraction(args):
 
 def write_photos(folder, n, source):
     """Write JPEGs of about 500x375: the pictures below ``source``, or windows of scikit-learn's two photographs."""
-    rng = np.random.default_rng(0)
     if source:
         found = sorted(path for path in Path(source).rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
-        photos = [Image.open(found[index % len(found)]).convert("RGB").resize(SIZE) for index in range(n)]
+        photos = (Image.open(found[index % len(found)]).convert("RGB").resize(SIZE) for index in range(n))
     else:
         samples = [Image.fromarray(image) for image in load_sample_images().images]
-        corners = rng.integers(0, (samples[0].width - SIZE[0], samples[0].height - SIZE[1]), (n, 2))
-        photos = [samples[i % 2].crop((x, y, x + SIZE[0], y + SIZE[1])) for i, (x, y) in enumerate(corners)]
+        space = (samples[0].width - SIZE[0], samples[0].height - SIZE[1])
+        corners = np.random.default_rng(0).integers(0, space, (n, 2))
+        photos = (samples[i % 2].crop((x, y, x + SIZE[0], y + SIZE[1])) for i, (x, y) in enumerate(corners))
     paths = [folder / f"{index}.jpg" for index in range(n)]
+    # One at a time, or writing them would take more memory than what is measured.
     for index, (path, photo) in enumerate(zip(paths, photos, strict=True)):
         photo.putpixel((0, 0), (index % 256, index // 256, 0))  # no two are alike, or one would be computed once
         photo.save(path, quality=90)

@@ -290,7 +290,9 @@ def _in_columns(probabilities, known, classes):
         raise ValueError(
             "predict_proba returned rows that are no probabilities: they must not be negative and sum to 1."
         )
-    columns = np.zeros((*probabilities.shape[:-1], len(classes)))
+    sums = probabilities.sum(axis=-1, keepdims=True)
     # Rounding of float32 leaves sums that scikit-learn's metrics take for no probabilities.
-    columns[..., np.searchsorted(classes, known)] = probabilities / probabilities.sum(axis=-1, keepdims=True)
+    probabilities = probabilities if np.allclose(sums, 1, rtol=0, atol=1e-9) else probabilities / sums
+    columns = np.zeros((*probabilities.shape[:-1], len(classes)))
+    columns[..., np.searchsorted(classes, known)] = probabilities
     return columns

@@ -9,6 +9,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from .fusion import LayerVotingClassifier
 from .recoverability import prediction_depth
+from .trials import deal_folds
 
 #: At most this share of the training images is unusual.
 UNUSUAL = 0.1
@@ -166,13 +167,7 @@ def _folds(X, y, groups, seed):
     if counts.min() < 2:
         return None
     if groups is None:
-        # Dealt class by class, as for the validation in a comparison: folds as few as the smallest class has images
-        # would leave too little of it to methods that cross-validate themselves.
-        n_folds = FOLDS if len(y) > 2 * FOLDS else len(y)
-        shuffled = np.random.RandomState(seed).permutation(len(y))
-        fold_of = np.empty(len(y), dtype=int)
-        fold_of[shuffled[np.argsort(codes[shuffled], kind="stable")]] = np.arange(len(y)) % n_folds
-        return [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(n_folds)]
+        return deal_folds(codes, seed)
     n_folds = min(FOLDS, counts.min(), len(np.unique(groups)))
     if n_folds < 2:
         return None

@@ -16,7 +16,8 @@ from .console import estimator_facts, model_facts, print_comparison, print_predi
 from .devices import resolve_device
 from .display import new_figure
 from .extraction import alias_table
-from .image_data import check_trainable, expand_user, find_copies, list_images, read_images
+from .image_copies import find_copies
+from .image_data import check_trainable, expand_user, list_images, read_images
 from .image_model import (
     facts_of,
     load_image_model,
@@ -26,21 +27,10 @@ from .image_model import (
     refusing_damage,
 )
 from .persistence import load, save
-from .report import write_report
+from .report import REPORT_FILES, write_report
 
 MODEL = "model.skvfusion"
 ON_ERROR = ("raise", "skip")
-# What compare writes into the report's folder, by the way in which it could replace what is there.
-_REPORT_FILES = (
-    MODEL,
-    "report.html",
-    "results.csv",
-    "layers.csv",
-    "classes.csv",
-    "depth.png",
-    "first_correct_layer.png",
-    "layer_agreement.png",
-)
 PREDICTION_COLUMNS = ("path", "class", "probability", "depth", "other_layers", "disagreement")
 
 # Of each class one image to test on, and two to learn from, of which cross-validation leaves one out.
@@ -97,7 +87,7 @@ def compare_images(
     """
     report = expand_user(report)
     cache = report / "cache" if cache is None else expand_user(cache)
-    _check_outputs("--report", [report / name for name in _REPORT_FILES], data, groups)
+    _check_outputs("--report", [report / name for name in (MODEL, *REPORT_FILES)], data, groups)
     _check_outside(data, {"--report": report, "--cache": cache})
     resolve_device(device)
     new_figure()  # a library that is missing should show before the work is done

@@ -38,6 +38,11 @@ from .verdict import (
     whole_percent,
 )
 
+_TABLES = ("results.csv", "layers.csv", "classes.csv")
+_PICTURES = ("depth", "first_correct_layer", "layer_agreement")
+#: All that is written.
+REPORT_FILES = ("report.html", *_TABLES, *(f"{name}.png" for name in _PICTURES))
+
 THUMBNAIL = 96
 MAX_THUMBNAILS = 12
 MAX_CLASSES = 24
@@ -106,9 +111,8 @@ def write_report(folder, comparison, *, images=None, title="Is it worth fusing t
     folder.mkdir(parents=True, exist_ok=True)
     fused = fused_method(comparison)
     layers, classes = _layer_table(comparison), _class_table(comparison, fused)
-    _write_csv(comparison.frame, folder / "results.csv")
-    _write_csv(layers, folder / "layers.csv")
-    _write_csv(classes, folder / "classes.csv")
+    for name, table in zip(_TABLES, (comparison.frame, layers, classes), strict=True):
+        _write_csv(table, folder / name)
     page = _template().render(
         title=title,
         verdict=verdict(comparison),
@@ -282,12 +286,13 @@ def _draw(comparison, fused, folder):
     predictions, y = comparison.layer_predictions, comparison.y
     fused_predictions = None if fused is None else _predictions(comparison, fused)
     name = {} if fused is None else {"fused_name": short_label_of(comparison, fused)}
-    pictures = {
-        "depth": RecoverabilityDisplay.from_predictions(y, predictions, fused_predictions, rates=True, **name),
-        "first_correct_layer": FirstCorrectLayerDisplay.from_predictions(y, predictions),
-        "layer_agreement": LayerAgreementDisplay.from_predictions(predictions),
-    }
-    return {key: _save_picture(display.figure_, folder / f"{key}.png") for key, display in pictures.items()}
+    displays = (
+        RecoverabilityDisplay.from_predictions(y, predictions, fused_predictions, rates=True, **name),
+        FirstCorrectLayerDisplay.from_predictions(y, predictions),
+        LayerAgreementDisplay.from_predictions(predictions),
+    )
+    pictures = zip(_PICTURES, displays, strict=True)
+    return {key: _save_picture(display.figure_, folder / f"{key}.png") for key, display in pictures}
 
 
 def _save_picture(figure, path):

@@ -199,15 +199,22 @@ def _validation_folds(train, data, seed):
     if data.groups is not None:
         folds = make_splits(VALIDATION_FOLDS, None, codes, None, data.groups[train], None, seed)
     else:
-        # Dealt class by class. StratifiedKFold would make no more folds than classes have samples, and of two samples
-        # each leave one, from which methods that cross-validate themselves cannot learn.
-        n_folds = VALIDATION_FOLDS if len(codes) > 2 * VALIDATION_FOLDS else len(codes)
-        shuffled = np.random.RandomState(seed).permutation(len(codes))
-        fold_of = np.empty(len(codes), dtype=int)
-        fold_of[shuffled[np.argsort(codes[shuffled], kind="stable")]] = np.arange(len(codes)) % n_folds
-        folds = [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in np.unique(fold_of)]
+        folds = deal_folds(codes, seed)
         folds = make_splits(folds, None, codes, None, None, None, seed)
     return [(train[fitted], train[left_out]) for fitted, left_out in folds]
+
+
+def deal_folds(codes, seed):
+    """Return (train, test) of five stratified folds, or of leaving one out of few samples.
+
+    Samples are dealt class by class. StratifiedKFold would make no more folds than classes have samples, and of two
+    samples each leave one, from which methods that cross-validate themselves cannot learn.
+    """
+    n_folds = VALIDATION_FOLDS if len(codes) > 2 * VALIDATION_FOLDS else len(codes)
+    shuffled = np.random.RandomState(seed).permutation(len(codes))
+    fold_of = np.empty(len(codes), dtype=int)
+    fold_of[shuffled[np.argsort(codes[shuffled], kind="stable")]] = np.arange(len(codes)) % n_folds
+    return [(np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)) for fold in range(n_folds)]
 
 
 def run_jobs(jobs, data, params, n_jobs, progress):

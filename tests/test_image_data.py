@@ -4,7 +4,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from skvfusion.image_data import ImageData, check_trainable, expand_user, find_copies, list_images, read_images
+from skvfusion.image_copies import find_copies
+from skvfusion.image_data import ImageData, check_trainable, expand_user, list_images, read_images
 
 
 @pytest.fixture

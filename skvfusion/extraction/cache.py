@@ -113,7 +113,7 @@ class FeatureCache:
         Returns
         -------
         set of bytes
-            Those to compute now and then to put or release: not stored, and claimed by nobody alive, this FeatureCache
+            Those to compute now and then to put: not stored, and claimed by nobody alive, this FeatureCache
             included, since its other threads use it too. The rest is stored, or will be by whoever claimed it.
         """
         keys = _check(set(keys))
@@ -152,21 +152,6 @@ class FeatureCache:
                 _store(packed, self._database, txn)
                 _evict(self._database, txn)
                 self._drop_claims(txn, packed)
-        except (lmdb.Error, OSError) as error:
-            self._stop_storing(error)
-
-    def release(self, keys):
-        """Drop our claims without storing anything, so that others can compute these.
-
-        Parameters
-        ----------
-        keys : iterable of bytes of length 32
-            Keys; those that are not claimed by us are left alone.
-        """
-        keys = _check(set(keys))
-        try:
-            with self._transaction(write=True) as txn:
-                self._drop_claims(txn, keys)
         except (lmdb.Error, OSError) as error:
             self._stop_storing(error)
 

@@ -111,7 +111,7 @@ def test_one_instance_can_be_entered_again_but_not_twice(folder):
 
 
 @pytest.mark.parametrize("wrong", ["a" * 32, b"short", 3])
-@pytest.mark.parametrize("method", ["get", "claim", "put", "release"])
+@pytest.mark.parametrize("method", ["get", "claim", "put"])
 def test_what_is_no_key_is_refused(folder, method, wrong):
     argument = {"get": wrong, "put": {wrong: b""}}.get(method, [wrong])
     with FeatureCache(folder) as cache, pytest.raises(ValueError, match="is not a key"):
@@ -159,18 +159,16 @@ def test_a_page_that_cannot_be_read_is_a_missing_value(folder, monkeypatch, erro
         assert cache.get(key(0)) == value(0)
 
 
-def test_what_is_claimed_is_refused_to_all_until_it_is_released_or_stored(folder):
+def test_what_is_claimed_is_refused_to_all_until_it_is_stored_or_its_owner_leaves(folder):
     keys = [key(i) for i in range(4)]
-    with FeatureCache(folder) as ours, FeatureCache(folder) as theirs:
-        ours.put(items([0]))
-        assert ours.claim(keys[:3]) == {key(1), key(2)}
-        assert theirs.claim(keys) == {key(3)}
-        assert ours.claim(keys) == set()
-        theirs.release(keys)
-        assert ours.claim(keys) == {key(3)}
-        ours.put(items([1]))
-        ours.release(keys)
-        assert theirs.claim(keys) == {key(2), key(3)}
+    with FeatureCache(folder) as theirs:
+        with FeatureCache(folder) as ours:
+            ours.put(items([0]))
+            assert ours.claim(keys[:3]) == {key(1), key(2)}
+            assert theirs.claim(keys) == {key(3)}
+            assert ours.claim(keys) == set()
+            ours.put(items([1]))
+        assert theirs.claim(keys) == {key(2)}
     assert list((folder / "owners").iterdir()) == []
 
 
@@ -552,7 +550,6 @@ def test_a_map_that_is_full_is_warned_of_once_and_ends_the_storing(folder, monke
         assert [cache.get(key(i)) for i in range(2)] == [value(0), None]
         assert other.claim([key(1), key(100)]) == {key(1), key(100)}  # nobody waits for it
         assert cache.claim([key(0), key(1)]) == {key(1)}
-        cache.release([key(1)])
     with FeatureCache(folder) as cache:
         cache.put(items([1]))
         assert cache.get(key(1)) == value(1)

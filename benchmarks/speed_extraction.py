@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
-from timing import interleaved, report
 from torch.utils.data import Dataset
 
+from benchmarks.timing import interleaved, report
 from skvfusion import LayerwiseFeatureExtractor
 from skvfusion.devices import resolve_device
 from skvfusion.extraction import cache_info

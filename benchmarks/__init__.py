@@ -1,0 +1,1 @@
+"""Scripts that reproduce the tables of the papers and measure speed; see README.md in this folder."""

@@ -13,9 +13,13 @@ from sklearn.utils.validation import _num_samples
 from ..training.batches import split_validation
 from ..training.seeding import draw_seed
 from .base import BaseStackClassifier, BaseTorchClassifier
+from .encoder import EncoderClassifier
 from .probes import fit_probes
 from .progress import with_callbacks
-from .vfusion import VFusionClassifier
+
+
+class CannotSplitError(ValueError):
+    """Samples or groups are too few, or too much alike, to be cross-fitted."""
 
 
 class BaseProbeEnsemble(BaseStackClassifier):
@@ -84,7 +88,7 @@ class BaseProbeEnsemble(BaseStackClassifier):
     def _mlp_params(self):
         """Return the parameters of ``probe="mlp"``: those that a subclass has in common with VFusionClassifier."""
         params = self.get_params(deep=False)
-        shared = VFusionClassifier().get_params().keys() & params.keys() - {"layers", "class_weight", "n_layers"}
+        shared = set(EncoderClassifier._get_param_names()) & params.keys() - {"layers", "class_weight", "n_layers"}
         return {name: params[name] for name in shared}
 
     def _refit(self, stack, codes, weight, seed):
@@ -114,7 +118,7 @@ class BaseProbeEnsemble(BaseStackClassifier):
                 known[test] = np.isin(codes[test], codes[train])
         usable = np.flatnonzero(known)
         if len(usable) == 0:
-            raise ValueError(
+            raise CannotSplitError(
                 f"{type(self).__name__} has nothing to learn from: cv makes no split with samples of a class on both "
                 "sides. It takes at least 2 samples of a class."
             )
@@ -171,7 +175,7 @@ def _check_splits(splits, codes):
         if len(np.intersect1d(train, test)):
             raise ValueError("cv gives a split with samples on both sides: probes would be scored on what they saw.")
         if len(np.unique(codes[train])) < 2:
-            raise ValueError(
+            raise CannotSplitError(
                 f"cv makes a split whose {len(train)} training samples are of one class. Use splits that leave at least"
                 " two classes to train on, or fit on more samples."
             )
@@ -197,9 +201,9 @@ def _hold_out(rows, codes, groups, fraction, seed):
         try:
             return split_validation(codes, rows, True, fraction, seed)
         except ValueError as error:
-            raise ValueError("cv='holdout' has nothing to set aside: each class has a single sample.") from error
+            raise CannotSplitError("cv='holdout' has nothing to set aside: each class has a single sample.") from error
     if len(np.unique(groups[rows])) < 2:
-        raise ValueError("cv='holdout' cannot set a group aside: there is only one.")
+        raise CannotSplitError("cv='holdout' cannot set a group aside: there is only one.")
     splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
     train, test = next(splitter.split(rows, groups=groups[rows]))
     return rows[train], rows[test]
@@ -210,7 +214,7 @@ def _stratified_folds(cv, rows, codes, groups, seed):
     if groups is not None:
         n_splits, splitter = min(n_splits, len(np.unique(groups[rows]))), StratifiedGroupKFold
     if n_splits < 2:
-        raise ValueError(
+        raise CannotSplitError(
             f"{len(rows)} samples cannot be cross-validated: two classes need at least 2 samples each, and groups, if "
             "given, must be at least 2. Fit on more samples."
         )

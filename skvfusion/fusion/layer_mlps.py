@@ -8,7 +8,7 @@ from skorch.callbacks import Callback
 from torch import nn
 
 from ..training.losses import FusionLoss
-from .vfusion import VFusionClassifier, VFusionNet
+from .encoder import EncoderClassifier, VFusionNet
 
 
 class LayerNets(nn.Module):
@@ -103,8 +103,8 @@ class LayerwiseEarlyStopping(Callback):
         return self.misses_by_layer_.min()
 
 
-class LayerMLPs(VFusionClassifier):
-    """One VFusionClassifier for each layer, trained side by side; its logits have a layer axis."""
+class LayerMLPs(EncoderClassifier):
+    """One EncoderClassifier for each layer, trained side by side; its logits have a layer axis."""
 
     def _module(self, n_layers, n_tokens, dim, n_classes, seed):
         _, params = super()._module(1, n_tokens, dim, n_classes, seed)

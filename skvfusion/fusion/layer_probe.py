@@ -7,7 +7,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from ..layers import resolve_layers, take_layers
 from .cross_fitting import BaseProbeEnsemble, fold_accuracies
-from .vfusion import VFusionClassifier
+from .encoder import EncoderClassifier
 
 
 class LayerProbeClassifier(BaseProbeEnsemble):
@@ -72,7 +72,7 @@ class LayerProbeClassifier(BaseProbeEnsemble):
     _fitted_last = "probe_"
 
     _parameter_constraints: dict = {
-        **VFusionClassifier._parameter_constraints,
+        **EncoderClassifier._parameter_constraints,
         **BaseProbeEnsemble._parameter_constraints,
         "layer": [Integral, StrOptions({"best"})],
         "probe": [StrOptions({"linear", "mlp"})],

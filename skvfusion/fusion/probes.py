@@ -17,8 +17,8 @@ from ..training.batches import StackDataset
 from ..training.net import net_outputs
 from ..training.scaling import scale, scaling_statistics
 from ..training.solver import ABSENT, solve_logistic
+from .encoder import EncoderClassifier
 from .layer_mlps import LayerMLPs
-from .vfusion import VFusionClassifier
 
 # Up to so many products per evaluation, float64 and the last digit cost next to nothing.
 _SMALL = 30_000
@@ -66,10 +66,10 @@ def fit_probes(probe, stack, codes, n_classes, weight, row_sets, *, scaling, C, 
     if isinstance(probe, str) and probe == "linear":
         return _fit_linear(*shared, row_sets, scaling, C, device)
     if isinstance(probe, str):
-        probe = VFusionClassifier(**mlp_params)
+        probe = EncoderClassifier(**mlp_params)
     _check_probe(probe, weight)
     probe = _seeded(probe, mlp_params["random_state"])
-    if isinstance(probe, VFusionClassifier):
+    if isinstance(probe, EncoderClassifier):
         return Parallel(n_jobs=n_jobs)(delayed(MLPProbes)(probe, *shared, rows) for rows in row_sets)
     n_layers = stack.shape[1]
     fitted = Parallel(n_jobs=n_jobs)(
@@ -134,7 +134,8 @@ class MLPProbes:
     def __init__(self, template, stack, codes, n_classes, weight, rows):
         rows, present, known = _present(codes, weight, rows)
         self.n_classes = n_classes
-        self.mlps = LayerMLPs(**template.get_params(deep=False))
+        params = template.get_params(deep=False)
+        self.mlps = LayerMLPs(**{name: params[name] for name in LayerMLPs._get_param_names()})
         self.mlps.classes_ = present
         self.mlps._fit(stack, known, weight, rows=rows)
 
@@ -288,7 +289,7 @@ def _check_probe(probe, weight):
             f"probe={probe!r} must be 'linear', 'mlp' or a classifier with predict_proba; for a classifier without it, "
             "pass CalibratedClassifierCV(classifier)."
         )
-    if isinstance(probe, VFusionClassifier):
+    if isinstance(probe, EncoderClassifier):
         probe._validate_params()
         for name in ("layers", "n_layers", "class_weight"):
             if getattr(probe, name) not in ("all", None):

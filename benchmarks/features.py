@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from sklearn.model_selection import train_test_split
 
 from benchmarks.backbones import BackboneNotFound
 from skvfusion import LayerwiseFeatureExtractor
@@ -79,6 +80,32 @@ class Features:
             self._few.clear()
             self._few[shots, seed] = replace(self, X=self.X[rows], y=self.y[rows], _few={})
         return self._few[shots, seed]
+
+    def validation(self, seed):
+        """Return a quarter of the training images, stratified, as the test part, and the rest to train on.
+
+        What is chosen by it has not seen the test part.
+
+        Parameters
+        ----------
+        seed : int
+            Which images these are.
+
+        Returns
+        -------
+        Features
+            Without groups, of which the training part has none.
+        """
+        train, test = train_test_split(np.arange(len(self.y)), test_size=0.25, stratify=self.y, random_state=seed)
+        return replace(
+            self,
+            X=self.X[train],
+            y=self.y[train],
+            X_test=self.X[test],
+            y_test=self.y[test],
+            groups_test=None,
+            _few={},
+        )
 
 
 def load_features(name, backbone, data=None, cache=CACHE, device="auto", tap="block", norm="last", progress=False):

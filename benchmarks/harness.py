@@ -141,7 +141,7 @@ def run_cells(args, table, methods, load=load_features, variants=None):
     SystemExit
         If there is no such row.
     """
-    variants = variants or {}
+    variants = {"part": "validation"} | (variants or {}) if args.validation else variants or {}
     file = ResultsFile(args, table, variants)
     names, shots = set_names(args), str(args.shots or "all")
     order = {method.label: position for position, method in enumerate(methods)}
@@ -168,7 +168,10 @@ def run_cells(args, table, methods, load=load_features, variants=None):
                 print(f"{set_label(name)}, {backbone.name}: {error}", file=sys.stderr)
                 continue
             file.note(set_label(name), backbone, features)
-            jobs = (delayed(_run_cell)(method, features, args.shots, seed, args.device) for method, seed in missing)
+            jobs = (
+                delayed(_run_cell)(method, features, args.validation, args.shots, seed, args.device)
+                for method, seed in missing
+            )
             for label, seed, figures in Parallel(args.n_jobs, return_as="generator_unordered")(jobs):
                 file.add((set_label(name), backbone.name, shots, str(seed), label), figures)
     frame = file.frame()
@@ -190,8 +193,9 @@ def run_cells(args, table, methods, load=load_features, variants=None):
     ).reset_index(drop=True)
 
 
-def _run_cell(method, features, shots, seed, device):
+def _run_cell(method, features, validation, shots, seed, device):
     try:
+        features = features.validation(seed) if validation else features
         return method.label, seed, method.run(features.few(shots, seed), seed, device)
     except Exception as error:  # one method's failure must not end the night's run
         return method.label, seed, {"error": " ".join(f"{type(error).__name__}: {error}".split())}

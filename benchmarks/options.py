@@ -76,6 +76,7 @@ def arguments(doc, sets=("vfusion",)):
     )
     add("--seeds", type=_positive, metavar="N", help="seeds 0 to N-1 (default: 3)")
     add("--shots", type=_positive, metavar="K", help="training images of a class, drawn by the seed (default: all)")
+    add("--validation", action="store_true", help="score on a quarter of the training images instead of the test part")
     add("--cache", default=CACHE, metavar="FOLDER", help=f"where features are kept (default: {CACHE})")
     add("--out", metavar="FOLDER", help="where results go (default: benchmarks/results; with --quick a temporary one)")
     add("--quick", action="store_true", help="two bundled sets, backbone nano, one seed, 5 images of a class")

@@ -12,7 +12,7 @@ import pandas as pd
 
 KEY = ["set", "backbone", "shots", "seed", "method"]
 #: What may tell cells from others with the same key; "" in rows that do not need it.
-VARIANTS = ["tap", "norm", "tokens", "corruption", "severity", "variant"]
+VARIANTS = ["part", "tap", "norm", "tokens", "corruption", "severity", "variant"]
 LAST = ["error", "commit"]
 
 

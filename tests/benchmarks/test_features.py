@@ -49,3 +49,14 @@ def test_weights_that_do_not_fit_are_told_without_their_folder(tmp_path):
     backbone = read_backbone(f"mine=nano:{tmp_path / 'weights.pt'}")
     with pytest.raises(BackboneNotFound, match=r"mine=nano:WEIGHTS/weights\.pt is left out"):
         load_features("digits", backbone, cache=tmp_path, device="cpu")
+
+
+def test_validation_splits_the_training_images_and_leaves_the_test_part_out(rng):
+    y = np.repeat(["a", "b"], 8)
+    X = np.arange(16, dtype=np.float32)[:, None, None, None] * np.ones((1, 2, 2, 3), np.float32)
+    features = Features("s", "b", X, y, X[:4] + 100, y[:4])
+    part = features.validation(seed=0)
+    used = np.concatenate([part.X[:, 0, 0, 0], part.X_test[:, 0, 0, 0]])
+    assert sorted(used) == list(range(16))
+    assert np.unique(part.y_test, return_counts=True)[1].tolist() == [2, 2]
+    assert part.X_test[:, 0, 0, 0].tolist() != features.validation(seed=1).X_test[:, 0, 0, 0].tolist()

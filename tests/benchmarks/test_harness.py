@@ -156,6 +156,19 @@ def test_variants_are_cells_of_their_own(tmp_path):
         run_cells(args, "t", [Method("m", run)], load=load, variants={"colour": "red"})
 
 
+def test_validation_cells_are_kept_apart_and_never_see_the_test_part(tmp_path):
+    seen = []
+
+    def run(features, seed, device):
+        seen.append((len(features.y), len(features.y_test)))
+        return {"accuracy": 0.5}
+
+    for further in ((), ("--validation",), ("--validation",)):
+        frame = run_cells(parse(tmp_path, "--seeds", "1", *further), "t", [Method("m", run)], load=load)
+    assert seen == [(24, 24), (18, 6)]
+    assert frame["part"].tolist() == ["validation"]
+
+
 def test_absent_sets_are_skipped_with_how_to_get_them(tmp_path, capsys):
     args = arguments("doc").parse_args(["--out", str(tmp_path), "--sets", "absent", "made", "--backbone", "nano"])
     frame = run_cells(args, "t", [Method("m", Counted())], load=load)

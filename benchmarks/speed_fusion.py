@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from torch import nn
 
-from benchmarks.speed_engine import hand_written_vfusion
+from benchmarks.speed_engine import ENCODER_ALONE, hand_written_vfusion
 from benchmarks.timing import interleaved, report
 from skvfusion import (
     AttentiveFusionClassifier,
@@ -154,7 +154,7 @@ def torch_classifiers(args, X, y, tensors, codes):
         train_loop(net, inputs, codes, lambda out, t: nn.functional.cross_entropy(out[0], t), epochs, batch)
 
     pairs = {
-        "VFusion": (loop_vfusion, VFusionClassifier(**options)),
+        "VFusion": (loop_vfusion, VFusionClassifier(**options, **ENCODER_ALONE)),
         "ALF": (loop_alf, AttentiveFusionClassifier(min_steps=0, **options)),
         "mixture of experts, joint": (loop_experts, MixtureOfExpertsClassifier("joint", **options)),
         "logit controller with its probes": (loop_controller, NeuralLogitControllerClassifier(cv=folds, **options)),

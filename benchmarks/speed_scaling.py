@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from benchmarks.speed_engine import hand_written_vfusion
+from benchmarks.speed_engine import ENCODER_ALONE, hand_written_vfusion
 from benchmarks.speed_fusion import TextbookALF, all_linear_probes, stack_like_a_vits, train_loop
 from benchmarks.timing import interleaved, peak_mib
 from skvfusion import AttentiveFusionClassifier, SuperLearnerClassifier, VFusionClassifier
@@ -140,7 +140,12 @@ def vfusion(point):
 
 def fixed_vfusion(point, epochs):
     return VFusionClassifier(
-        max_epochs=epochs, batch_size=point.batch, early_stopping=False, device="cpu", random_state=0
+        max_epochs=epochs,
+        batch_size=point.batch,
+        early_stopping=False,
+        device="cpu",
+        random_state=0,
+        **ENCODER_ALONE,
     )
 
 

@@ -217,7 +217,7 @@ class BaseTorchClassifier(CallbackSupportMixin, BaseStackClassifier):
                 *self._criterion(),
                 train,
                 None if valid is None else StackDataset(stack, valid, codes, weight, beside),
-                prepare=lambda module: self._prepare(module.scaling, *statistics),
+                prepare=lambda module: self._prepare(module, statistics),
                 max_epochs=max_epochs,
                 lr=self._learning_rate(),
                 weight_decay=self.weight_decay,
@@ -242,9 +242,9 @@ class BaseTorchClassifier(CallbackSupportMixin, BaseStackClassifier):
         """The device that holds the net; the CPU after loading on a machine without the one it was trained on."""
         return str(self.net_.device)
 
-    def _prepare(self, scaling, mean, divisor):
-        """Hand the input scaling what it needs."""
-        scaling.set_statistics(mean, divisor)
+    def _prepare(self, module, statistics):
+        """Hand the module what was learned before it."""
+        module.scaling.set_statistics(*statistics)
 
     def _logits(self, stack):
         return self._outputs(stack, 0)

@@ -3,6 +3,7 @@
 from numbers import Integral, Real
 
 import numpy as np
+import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -49,6 +50,7 @@ class VFusionNet(nn.Module):
         rng = generator(seed)
         self.scaling = InputScaling(scaling, n_layers, n_tokens, dim)
         width = n_layers * n_tokens * dim
+        self.register_buffer("gain", torch.ones(width, dtype=torch.float32))
         encoder = [_norm(width)] if "input" in layer_norm else []
         for depth, units in enumerate(_widths(hidden)):
             encoder.append(SeededLinear(width, units, rng))
@@ -65,8 +67,12 @@ class VFusionNet(nn.Module):
 
     def forward(self, X):
         """Return the logits and the latent of a batch of shape (batch, n_layers, n_tokens, dim)."""
-        latent = self.encoder(self.scaling(X))
+        latent = self.encoder(self.scaling(X) * self.gain)
         return self.head(latent), latent
+
+    def set_gain(self, gain):
+        """Multiply each scaled layer by its number of ``gain``, an array of shape (n_layers,)."""
+        self.gain.copy_(torch.from_numpy(np.repeat(gain, len(self.gain) // len(gain))))
 
 
 def _norm(width):

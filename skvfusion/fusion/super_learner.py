@@ -179,20 +179,7 @@ class SuperLearnerClassifier(BaseProbeEnsemble):
         logits = self.probes_.logits(take_layers(stack, self.layers_))
         if hasattr(self, "logit_scale_"):
             return self.logit_scale_ * np.einsum("nlc,l->nc", logits, self.layer_weights_)
-        return mix_probabilities(logits, self.layer_weights_)
-
-
-def mix_probabilities(logits, weights):
-    """Return the logarithms, (n_samples, n_classes), of the weighted average of the layers' probabilities.
-
-    Parameters
-    ----------
-    logits : array of shape (n_samples, n_layers, n_classes)
-        Logits of the layers.
-    weights : array of shape (n_layers,)
-        Weights that sum to 1.
-    """
-    return log_probabilities(np.einsum("nlc,l->nc", softmax(logits, axis=2), weights))
+        return log_probabilities(np.einsum("nlc,l->nc", softmax(logits, axis=2), self.layer_weights_))
 
 
 def likelihood_weights(log_likelihood, weight):

@@ -12,7 +12,7 @@ from ..layers import resolve_layers, take_layers
 from .cross_fitting import CannotSplitError, read_groups
 from .encoder import EncoderClassifier
 from .progress import with_callbacks
-from .super_learner import SuperLearnerClassifier, mix_probabilities
+from .super_learner import SuperLearnerClassifier
 
 # From so many samples on, a tenth held out once says as much about the layers as folds do, in a fraction of the time.
 _MANY = 5000
@@ -59,7 +59,8 @@ class VFusionClassifier(EncoderClassifier):
     probe_share : float, default=0.7
         How much the layers' probes count, in [0, 1]: the class probabilities are proportional to
         ``encoder ** (1 - probe_share) * probes ** probe_share``, where the probes are combined as by
-        :class:`SuperLearnerClassifier`. With a single layer there is nothing to combine and the encoder predicts alone.
+        ``SuperLearnerClassifier("logit")``. With a single layer there is nothing to combine and the encoder predicts
+        alone.
     layer_emphasis : float, default=8.0
         How much the better layers are favoured: each scaled layer is multiplied by
         ``(accuracy / best) ** layer_emphasis``, with the accuracies of the cross-fitted probes, and by one number for
@@ -117,6 +118,8 @@ class VFusionClassifier(EncoderClassifier):
     layer_weights_ : ndarray of shape (n_fused_layers,) or None
         Their weights, which sum to 1: those of :class:`SuperLearnerClassifier`, or equal ones where samples or groups
         are too few to be cross-fitted.
+    logit_scale_ : float or None
+        What the weighted mean of their logits is multiplied by.
     layer_gains_ : ndarray of shape (n_fused_layers,) or None
         What the scaled layers are multiplied by; None if by nothing.
     net_ : skorch.NeuralNet
@@ -241,7 +244,7 @@ class VFusionClassifier(EncoderClassifier):
 
     def _fit(self, stack, codes, weight, groups):
         self.layers_ = resolve_layers(self.layers, stack.shape[1])
-        self.probes_ = self.layer_weights_ = self.layer_gains_ = None
+        self.probes_ = self.layer_weights_ = self.logit_scale_ = self.layer_gains_ = None
         if len(self.layers_) > 1 and (self.probe_share > 0 or self.layer_emphasis > 0):
             self._fit_probes(take_layers(stack, self.layers_), codes, weight, groups)
         super()._fit(stack, codes, weight)
@@ -249,6 +252,7 @@ class VFusionClassifier(EncoderClassifier):
     def _fit_probes(self, stack, codes, weight, groups):
         """Learn from the layers' probes how much each layer is worth."""
         learner = SuperLearnerClassifier(
+            "logit",
             cv=_FOLDS if len(codes) < _MANY else "holdout",
             scaling=self.scaling,
             validation_fraction=self.validation_fraction,
@@ -260,22 +264,24 @@ class VFusionClassifier(EncoderClassifier):
             learner._fit(stack, codes, weight, groups)
         except CannotSplitError:
             self.probes_ = learner._refit(stack, codes, weight, learner._seed())
-            self.layer_weights_ = np.full(stack.shape[1], 1 / stack.shape[1])
+            self.layer_weights_, self.logit_scale_ = np.full(stack.shape[1], 1 / stack.shape[1]), 1.0
             return
-        self.probes_, self.layer_weights_ = learner.probes_, learner.layer_weights_
+        self.probes_ = learner.probes_
+        self.layer_weights_, self.logit_scale_ = learner.layer_weights_, learner.logit_scale_
         self.layer_gains_ = _gains(np.nanmean(learner.cv_scores_, axis=1), self.layer_emphasis)
 
-    def _prepare(self, scaling, mean, divisor):
-        super()._prepare(scaling, mean, divisor)
+    def _prepare(self, module, statistics):
+        super()._prepare(module, statistics)
         if self.layer_gains_ is not None:
-            scaling.set_gain(self.layer_gains_)
+            module.set_gain(self.layer_gains_)
 
     def _logits(self, stack):
         logits = super()._logits(stack)
         if self.probes_ is None or self.probe_share == 0:
             return logits
-        probes = mix_probabilities(self.probes_.logits(take_layers(stack, self.layers_)), self.layer_weights_)
-        return (1 - self.probe_share) * log_softmax(logits, axis=1) + self.probe_share * probes
+        probes = self.probes_.logits(take_layers(stack, self.layers_))
+        probes = self.logit_scale_ * np.einsum("nlc,l->nc", probes, self.layer_weights_)
+        return (1 - self.probe_share) * log_softmax(logits, axis=1) + self.probe_share * log_softmax(probes, axis=1)
 
 
 def _gains(accuracies, emphasis):

@@ -101,7 +101,6 @@ class InputScaling(nn.Module):
         shape = (n_layers, n_tokens, dim) if kind in ("standard", "layer") else (0,)
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float32))
         self.register_buffer("divisor", torch.ones(shape, dtype=torch.float32))
-        self.register_buffer("gain", torch.ones((n_layers, 1, 1), dtype=torch.float32))
 
     def set_statistics(self, mean, divisor):
         """Take over what :func:`scaling_statistics` returned."""
@@ -109,10 +108,6 @@ class InputScaling(nn.Module):
             self.mean.copy_(torch.from_numpy(mean))
             self.divisor.copy_(torch.from_numpy(divisor))
 
-    def set_gain(self, gain):
-        """Multiply each scaled layer by its number of ``gain``, an array of shape (n_layers,)."""
-        self.gain.copy_(torch.from_numpy(gain.astype(np.float32))[:, None, None])
-
     def forward(self, X):
         """Return the scaled batch, flattened."""
-        return (scale(X, self.kind, self.mean, self.divisor) * self.gain).flatten(1)
+        return scale(X, self.kind, self.mean, self.divisor).flatten(1)

@@ -32,16 +32,19 @@ MB = 1e6
 NET = {"max_epochs": 1, "batch_size": 256, "early_stopping": True, "random_state": 0, "device": "cpu"}
 LINEAR = {"C": 1e-4, "cv": 2, "device": "cpu"}
 SMALL = {"hidden": 16, "latent_dim": 8}
+ALONE = {"probe_share": 0, "layer_emphasis": 0}
 BY_BATCHES = {
     "float32": {
-        "VFusion": VFusionClassifier(**SMALL, **NET),
+        "VFusion, the encoder alone": VFusionClassifier(**SMALL, **NET, **ALONE),
         "AttentiveFusion, quarterly": AttentiveFusionClassifier(**NET, layers="quarterly", n_heads=4, min_steps=0),
         "LayerProbe, mlp": LayerProbeClassifier(0, "mlp", **SMALL, **NET),
         "SuperLearner, mlp": SuperLearnerClassifier(probe=VFusionClassifier(**SMALL, **NET), cv="holdout"),
         "MixtureOfExperts, joint": MixtureOfExpertsClassifier("joint", hidden=16, **NET),
     },
     "float16": {
-        "VFusion, quarterly, standard": VFusionClassifier(**SMALL, **NET, layers="quarterly", scaling="standard"),
+        "VFusion, the encoder alone, quarterly, standard": VFusionClassifier(
+            **SMALL, **NET, **ALONE, layers="quarterly", scaling="standard"
+        ),
         "LayerVoting, mlp, quarterly": LayerVotingClassifier(
             probe=VFusionClassifier(**SMALL, **NET), layers="quarterly"
         ),
@@ -49,6 +52,7 @@ BY_BATCHES = {
 }
 BY_LAYERS = {
     "float32": {
+        "VFusion, quarterly": VFusionClassifier(**SMALL, **NET, layers="quarterly"),
         "LayerProbe": LayerProbeClassifier(**LINEAR),
         "LayerProbe, best": LayerProbeClassifier("best", **LINEAR),
         "NeuralLogitController, quarterly": NeuralLogitControllerClassifier(

@@ -34,11 +34,12 @@ OTHER = 5 * LAYER + 40
 ALLOWANCES = {
     "float32": {
         "load": OTHER,
-        "VFusion": BATCHES,
+        "VFusion, the encoder alone": BATCHES,
         "AttentiveFusion, quarterly": BATCHES,
         "LayerProbe, mlp": BATCHES,
         "SuperLearner, mlp": BATCHES,
         "MixtureOfExperts, joint": BATCHES,
+        "VFusion, quarterly": LAYERS,
         "LayerProbe": LAYERS,
         "LayerProbe, best": LAYERS,
         "NeuralLogitController, quarterly": LAYERS,
@@ -46,7 +47,7 @@ ALLOWANCES = {
     },
     "float16": {
         "load": LAYERS,
-        "VFusion, quarterly, standard": BATCHES,
+        "VFusion, the encoder alone, quarterly, standard": BATCHES,
         "LayerVoting, mlp, quarterly": BATCHES,
         "LayerVoting, calibrated, quarterly": LAYERS,
         "SuperLearner, quarterly": LAYERS,

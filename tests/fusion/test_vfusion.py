@@ -13,7 +13,7 @@ from skorch.callbacks import Callback
 from torch import nn
 
 from skvfusion import LayerProbeClassifier, VFusionClassifier
-from skvfusion.fusion.vfusion import ACTIVATIONS, VFusionNet
+from skvfusion.fusion.encoder import ACTIVATIONS, VFusionNet
 from skvfusion.training.losses import PENALTIES
 
 FAST = {"max_epochs": 15, "hidden": 32, "latent_dim": 8, "random_state": 0}
@@ -62,7 +62,7 @@ def test_fuses_what_no_single_layer_knows(rng):
 
 def test_transform_is_the_latent_that_the_head_reads(make_stack):
     X, y = make_stack()
-    fitted = VFusionClassifier(**FAST).fit(X, y)
+    fitted = VFusionClassifier(**FAST, probe_share=0).fit(X, y)
     latent = fitted.transform(X)
     head = fitted.net_.module_.head
     logits = latent @ head.weight.detach().double().numpy() + head.bias.detach().double().numpy()
@@ -184,6 +184,7 @@ def test_the_default_net_stays_what_it_was(make_stack):
     fitted = VFusionClassifier(max_epochs=2, random_state=0).fit(X, y)
     # Files of earlier models are read by these names.
     assert [(name, tuple(tensor.shape)) for name, tensor in fitted.net_.module_.state_dict().items()] == [
+        ("gain", (48,)),
         ("scaling.mean", (6, 1, 8)),
         ("scaling.divisor", (6, 1, 8)),
         ("encoder.0.weight", (48, 512)),

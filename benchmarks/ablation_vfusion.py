@@ -47,7 +47,7 @@ EXTRACTIONS = {"tap=norm2": {"tap": "norm2"}, "norm=all": {"norm": "all"}}
 
 
 def changes(defaults, quick=False):
-    """Return the parameters of each variant by its label: one value that is not the default, or the paper's encoder.
+    """Return the parameters of each variant by its label: one value that is not the default.
 
     Parameters
     ----------
@@ -65,7 +65,12 @@ def changes(defaults, quick=False):
         others = [value for value in values if _items(value) != _items(defaults[parameter])]
         for value in others[:1] if quick else others:
             found[f"{parameter}={value}"] = {parameter: value}
-    found["the paper's"] = PAPER
+    return found
+
+
+def as_in_the_paper(defaults, quick=False):
+    """Return the parameters of the encoder alone by label: its inputs scaled as by default, or in each other way."""
+    found = {"the paper's": PAPER}
     for scaling in () if quick else SCALINGS:
         if scaling != defaults["scaling"]:
             found[f"the paper's, scaling={scaling}"] = PAPER | {"scaling": scaling}
@@ -82,7 +87,8 @@ def make(params, random_state, device):
 
 
 def methods(quick=False):
-    variants = {DEFAULT: {}} | changes(VFusionClassifier().get_params(), quick)
+    defaults = VFusionClassifier().get_params()
+    variants = {DEFAULT: {}} | changes(defaults, quick) | as_in_the_paper(defaults, quick)
     found = [classifier(name, partial(make, params)) for name, params in variants.items()]
     return [*found, classifier(TOKENS, partial(make, {}), tokens="cls+mean")]
 

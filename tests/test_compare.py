@@ -429,7 +429,7 @@ def test_three_images_of_two_classes_are_too_few_for_some_validations_only(make_
     frame = comparison.frame
     assert frame.accuracy.notna().all()
     assert_array_equal(frame.error == "", [True, True, False])
-    assert frame.error["super_learner"].startswith("validation: ValueError: ")
+    assert frame.error["super_learner"].startswith("validation: CannotSplitError: ")
     assert_array_equal(frame.validation_accuracy.isna(), [False, False, True])
     assert set(comparison.estimators) == set(frame.index)
     assert comparison.best in ("last", "average")

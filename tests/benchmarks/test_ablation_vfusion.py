@@ -22,6 +22,12 @@ def test_every_variant_differs_from_the_default_in_one_parameter():
         assert [name for name in default if changed[name] != default[name]] == [label.partition("=")[0]]
 
 
+def test_the_papers_encoder_is_tried_with_every_scaling():
+    found = table.as_in_the_paper(VFusionClassifier().get_params())
+    assert {params.get("scaling", "layer") for params in found.values()} == {"standard", "layer", "token", "l2", None}
+    assert all(params["probe_share"] == params["layer_emphasis"] == 0 for params in found.values())
+
+
 def test_another_default_changes_only_which_of_its_values_is_left_out():
     default = VFusionClassifier().get_params()
     before, after = table.changes(default | {"dropout": 0.3}), table.changes(default | {"dropout": 0.5})
@@ -41,7 +47,7 @@ def test_quick_tries_a_value_of_each_parameter_and_other_features(tmp_path, caps
     table.main(command)
     first = (tmp_path / "ablation_vfusion.csv").read_text()
     frame = pd.read_csv(tmp_path / "ablation_vfusion.csv").set_index("method")
-    assert len(frame) == 1 + len(table.VALUES) + 1 + len(table.EXTRACTIONS)
+    assert len(frame) == 1 + len(table.VALUES) + 1 + 1 + len(table.EXTRACTIONS)
     assert frame["error"].isna().all()
     assert frame["accuracy"].between(0.2, 1).all()
     # The other features are others, so the same classifier is not equally sure.

@@ -33,9 +33,9 @@ WITH_GROUPS = {
     "nlc": NeuralLogitControllerClassifier(**GATE),
     "moe": MixtureOfExpertsClassifier(**GATE),
     "vote-calibrated": LayerVotingClassifier("calibrated", cv=2, random_state=0),
+    "vfusion": VFusionClassifier(hidden=16, latent_dim=8, max_epochs=3, random_state=0),
 }
 WITH_WEIGHTS = {
-    "vfusion": VFusionClassifier(hidden=16, latent_dim=8, max_epochs=3, random_state=0),
     "alf": AttentiveFusionClassifier(min_steps=0, max_epochs=3, random_state=0),
     "linear": LayerProbeClassifier(2),
     "vote": LayerVotingClassifier(),

@@ -105,11 +105,13 @@ def differences(frame):
     pairs = [(VFUSION, LAST), (VFUSION, BEST), (VFUSION, SUPER_LEARNER), (ALF, LAST), (ALF_BOTH, LAST)]
     rows = []
     for method, reference in pairs:
+        if not {method, reference} <= set(frame["method"]):
+            continue
         losses = worst_differences(frame, method, reference)
         worst = "" if losses.empty else f"{100 * losses.iloc[0]:+.1f} ({', '.join(losses.index[0][::-1])})"
         difference = points(paired_difference(frame, method, reference))
         rows.append({"method": method, "against": reference, "difference [95 %]": difference, "least": worst})
-    return pd.DataFrame(rows).set_index("method")
+    return pd.DataFrame(rows, columns=["method", "against", "difference [95 %]", "least"]).set_index("method")
 
 
 def gaps(frame):
@@ -132,7 +134,7 @@ def gaps(frame):
 
 def losses(frame):
     """Return each fusion's differences in points to the last layer's linear probe by (backbone, set)."""
-    chosen = (SUPER_LEARNER, ALF, ALF_BOTH, VFUSION, VFUSION_BOTH)
+    chosen = [row for row in (SUPER_LEARNER, ALF, ALF_BOTH, VFUSION, VFUSION_BOTH) if row in set(frame["method"])]
     table = pd.DataFrame({method: 100 * worst_differences(frame, method, LAST) for method in chosen})
     return table.rename_axis(["backbone", "set"])
 
@@ -156,8 +158,19 @@ def summary(frame):
 
 
 def main(argv=None):
-    args = arguments(__doc__).parse_args(argv)
-    frame = run_cells(args, TABLE, methods())
+    rows = methods()
+    labels = [row.label for row in rows]
+    parser = arguments(__doc__)
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="ROW",
+        choices=labels,
+        default=labels,
+        help="only these rows, as the table has them",
+    )
+    args = parser.parse_args(argv)
+    frame = run_cells(args, TABLE, [row for row in rows if row.label in args.methods])
     write_provenance(args, TABLE)
     publish(args, TABLE, summary(frame))
 

@@ -27,6 +27,15 @@ def test_quick_mode_fills_every_cell_and_resumes(tmp_path, capsys):
     assert (tmp_path / "table_id.json").exists()
 
 
+def test_rows_may_be_chosen(tmp_path, capsys):
+    words = ["--quick", "--out", str(tmp_path), "--cache", str(tmp_path / "cache"), "--shots", "2", "--sets", "patches"]
+    table_id.main([*words, "--methods", table_id.LAST, table_id.SUPER_LEARNER])
+    assert pd.read_csv(tmp_path / "table_id.csv")["method"].tolist() == [table_id.LAST, table_id.SUPER_LEARNER]
+    with pytest.raises(SystemExit, match="2"):
+        table_id.main([*words, "--methods", "first layer"])
+    assert "invalid choice: 'first layer'" in capsys.readouterr().err
+
+
 def test_help(capsys):
     with pytest.raises(SystemExit, match="0"):
         table_id.main(["--help"])

@@ -11,7 +11,7 @@ from functools import partial
 import pandas as pd
 
 from benchmarks.harness import arguments, classifier, publish, run_cells, write_provenance
-from benchmarks.summaries import paired_difference, points, to_markdown, worst_differences
+from benchmarks.summaries import compared, to_markdown
 from skvfusion import AttentiveFusionClassifier, SuperLearnerClassifier, VFusionClassifier
 
 TABLE = "ablation_layers"
@@ -41,40 +41,6 @@ def methods(selections=SELECTIONS):
         for fusion in FUSIONS
         for selection in selections
     ]
-
-
-def compared(frame, method, reference):
-    """Return a method's row of a table that compares it with a reference.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Rows of ``run_cells``.
-    method, reference : str
-        Labels of methods.
-
-    Returns
-    -------
-    dict of str to str
-        The mean accuracy in percent and its difference to the reference, in points with its 95 % interval, over the
-        (backbone, set, seed) that both have; the set on which the difference is least; the number of (backbone, set).
-    """
-    row = {"accuracy": "", "difference [95 %]": "", "worst set": "", "pairs": "0"}
-    cells = frame.pivot_table(index=["backbone", "set", "seed"], columns="method", values="accuracy")
-    names = list(dict.fromkeys([method, reference]))
-    cells = cells.reindex(columns=names).dropna()
-    if cells.empty:
-        return row
-    means = cells.groupby(level=["backbone", "set"]).mean()
-    row |= {"accuracy": f"{100 * means[method].mean():.1f}", "pairs": str(len(means))}
-    if method != reference:
-        differences = worst_differences(frame, method, reference)
-        backbone, name = differences.index[0]
-        row |= {
-            "difference [95 %]": points(paired_difference(frame, method, reference)),
-            "worst set": f"{name}, {backbone} ({100 * differences.iloc[0]:+.1f})",
-        }
-    return row
 
 
 def summary(frame, selections=SELECTIONS):

@@ -12,10 +12,9 @@ from functools import partial
 
 import pandas as pd
 
-from benchmarks.ablation_layers import compared
 from benchmarks.features import load_features
 from benchmarks.harness import arguments, classifier, publish, run_cells, write_provenance
-from benchmarks.summaries import to_markdown
+from benchmarks.summaries import compared, to_markdown
 from skvfusion import VFusionClassifier
 from skvfusion.training.losses import PENALTIES
 from skvfusion.training.scaling import SCALINGS

@@ -103,12 +103,17 @@ def score(classes, probabilities, y, groups=None):
     full[:, np.searchsorted(every, classes)] = probabilities
     codes = np.searchsorted(every, y)
     right = full.argmax(axis=1) == codes
-    figures = {
-        "accuracy": float(right.mean()),
+    return {
+        **accuracies(right, groups),
         "balanced_accuracy": balanced_accuracy(codes, full),
         "nll": negative_log_likelihood(codes, full),
         "ece": expected_calibration_error(codes, full),
     }
+
+
+def accuracies(right, groups=None):
+    """Return the share of samples that are classified right, with groups also their mean and the least of them."""
+    figures = {"accuracy": float(right.mean())}
     if groups is not None:
         by_group = [float(right[groups == group].mean()) for group in np.unique(groups)]
         figures |= {"group_accuracy": float(np.mean(by_group)), "worst_group_accuracy": min(by_group)}

@@ -161,6 +161,40 @@ def points(difference):
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
+def compared(frame, method, reference):
+    """Return a method's row of a table that compares it with a reference.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Rows of ``run_cells``.
+    method, reference : str
+        Labels of methods.
+
+    Returns
+    -------
+    dict of str to str
+        The mean accuracy in percent and its difference to the reference, in points with its 95 % interval, over the
+        (backbone, set, seed) that both have; the set on which the difference is least; the number of (backbone, set).
+    """
+    row = {"accuracy": "", "difference [95 %]": "", "worst set": "", "pairs": "0"}
+    cells = frame.pivot_table(index=["backbone", "set", "seed"], columns="method", values="accuracy")
+    names = list(dict.fromkeys([method, reference]))
+    cells = cells.reindex(columns=names).dropna()
+    if cells.empty:
+        return row
+    means = cells.groupby(level=["backbone", "set"]).mean()
+    row |= {"accuracy": f"{100 * means[method].mean():.1f}", "pairs": str(len(means))}
+    if method != reference:
+        differences = worst_differences(frame, method, reference)
+        backbone, name = differences.index[0]
+        row |= {
+            "difference [95 %]": points(paired_difference(frame, method, reference)),
+            "worst set": f"{name}, {backbone} ({100 * differences.iloc[0]:+.1f})",
+        }
+    return row
+
+
 def to_markdown(frame, digits=1):
     """Return a table as Markdown.
 

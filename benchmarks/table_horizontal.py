@@ -13,11 +13,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from benchmarks.ablation_layers import compared
 from benchmarks.backbones import Backbone, read_backbones
 from benchmarks.features import Features, load_features
 from benchmarks.harness import arguments, classifier, publish, run_cells, write_provenance
-from benchmarks.summaries import to_markdown
+from benchmarks.summaries import compared, to_markdown
 from skvfusion.methods import METHODS
 
 TABLE = "table_horizontal"

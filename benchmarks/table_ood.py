@@ -20,16 +20,16 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.data import CORRUPTIONS, REGISTRY, corrupt, read_set
 from benchmarks.features import load_features
-from benchmarks.harness import Method, arguments, publish, run_cells, score, write_provenance
+from benchmarks.harness import Method, accuracies, arguments, publish, run_cells, score, write_provenance
 from benchmarks.options import set_names
 from benchmarks.summaries import gap_closed, mean_table, paired_difference, points, to_markdown
+from benchmarks.table_id import ORACLE
 from skvfusion import LayerwiseFeatureExtractor, RecoverabilityScorer
 from skvfusion.methods import METHODS
 
 TABLE = "table_ood"
 KEYS = ("last", "best", "average", "super_learner", "nlc", "moe", "alf", "vfusion")
 LAST, BEST, VFUSION = (METHODS[key].label for key in ("last", "best", "vfusion"))
-ORACLE = "oracle, any layer"
 FEW = ("gaussian_noise", "gaussian_blur", "contrast", "pixelate", "jpeg_compression")
 CLEAN, SHIFTED = ("clean", 0), ("shifted", 0)
 _CORRUPTION_SEED = 0
@@ -55,12 +55,7 @@ def figures_of_classifier(estimator, X_test, features):
 
 
 def figures_of_oracle(scorer, X_test, features):
-    right = scorer.evaluate(X_test, features.y_test).first_correct_layer >= 0
-    figures = {"accuracy": float(right.mean())}
-    if features.groups_test is not None:
-        by_group = [float(right[features.groups_test == group].mean()) for group in np.unique(features.groups_test)]
-        figures |= {"group_accuracy": float(np.mean(by_group)), "worst_group_accuracy": min(by_group)}
-    return figures
+    return accuracies(scorer.evaluate(X_test, features.y_test).first_correct_layer >= 0, features.groups_test)
 
 
 def methods():

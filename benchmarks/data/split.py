@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-#: The seed of every split that has to be drawn (vfusion.md, section 6.1).
+#: The seed of every split that has to be drawn; the papers do not state theirs.
 SPLIT_SEED = 12345
 
 

@@ -31,24 +31,6 @@ def test_every_fusion_is_tried_on_every_selection():
     assert (made.layers, made.random_state) == ("last:2", 3)
 
 
-def test_a_method_is_compared_where_both_have_a_result():
-    frame = rows({("x", 0, "a"): 0.5, ("x", 0, "b"): 0.6, ("y", 0, "a"): 0.9, ("y", 0, "b"): 0.7, ("z", 0, "b"): 0.0})
-    row = table.compared(frame, "a", "b")
-    assert row["accuracy"] == "70.0"
-    assert row["difference [95 %]"].startswith("+5.0 [")
-    assert row["worst set"] == "x, nano (-10.0)"
-    assert row["pairs"] == "2"
-
-
-def test_the_reference_itself_has_no_difference():
-    row = table.compared(rows({("x", 0, "b"): 0.6}), "b", "b")
-    assert (row["accuracy"], row["difference [95 %]"], row["worst set"]) == ("60.0", "", "")
-
-
-def test_a_method_without_results_has_an_empty_row():
-    assert table.compared(rows({("x", 0, "b"): 0.6}), "a", "b")["pairs"] == "0"
-
-
 def test_the_papers_differences_stand_beside_vfusion_only():
     text = table.summary(rows({("x", 0, "VFusion, all"): 0.6, ("x", 0, "VFusion, second_half"): 0.5}))
     assert text.count("the paper's difference") == 1

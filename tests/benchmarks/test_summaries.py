@@ -2,7 +2,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.summaries import gap_closed, mean_table, paired_difference, points, to_markdown, worst_differences
+from benchmarks.summaries import (
+    compared,
+    gap_closed,
+    mean_table,
+    paired_difference,
+    points,
+    to_markdown,
+    worst_differences,
+)
 
 
 @pytest.fixture
@@ -82,3 +90,30 @@ def test_markdown_has_a_row_for_each_row():
 
 def test_points_have_signs():
     assert points((0.012, -0.0049, 0.03)) == "+1.2 [-0.5, +3.0]"
+
+
+def rows(accuracies):
+    return pd.DataFrame(
+        [
+            {"set": name, "backbone": "nano", "seed": seed, "method": method, "accuracy": accuracy}
+            for (name, seed, method), accuracy in accuracies.items()
+        ]
+    )
+
+
+def test_a_method_is_compared_where_both_have_a_result():
+    frame = rows({("x", 0, "a"): 0.5, ("x", 0, "b"): 0.6, ("y", 0, "a"): 0.9, ("y", 0, "b"): 0.7, ("z", 0, "b"): 0.0})
+    row = compared(frame, "a", "b")
+    assert row["accuracy"] == "70.0"
+    assert row["difference [95 %]"].startswith("+5.0 [")
+    assert row["worst set"] == "x, nano (-10.0)"
+    assert row["pairs"] == "2"
+
+
+def test_the_reference_itself_has_no_difference():
+    row = compared(rows({("x", 0, "b"): 0.6}), "b", "b")
+    assert (row["accuracy"], row["difference [95 %]"], row["worst set"]) == ("60.0", "", "")
+
+
+def test_a_method_without_results_has_an_empty_row():
+    assert compared(rows({("x", 0, "b"): 0.6}), "a", "b")["pairs"] == "0"

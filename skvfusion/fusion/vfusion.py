@@ -263,12 +263,14 @@ class VFusionClassifier(EncoderClassifier):
         try:
             learner._fit(stack, codes, weight, groups)
         except CannotSplitError:
-            self.probes_ = learner._refit(stack, codes, weight, learner._seed())
-            self.layer_weights_, self.logit_scale_ = np.full(stack.shape[1], 1 / stack.shape[1]), 1.0
-            return
-        self.probes_ = learner.probes_
-        self.layer_weights_, self.logit_scale_ = learner.layer_weights_, learner.logit_scale_
-        self.layer_gains_ = _gains(np.nanmean(learner.cv_scores_, axis=1), self.layer_emphasis)
+            learner.probes_ = learner._refit(stack, codes, weight, learner._seed())
+            learner.layer_weights_, learner.logit_scale_ = np.full(stack.shape[1], 1 / stack.shape[1]), 1.0
+        else:
+            if self.layer_emphasis > 0:
+                self.layer_gains_ = _gains(np.nanmean(learner.cv_scores_, axis=1), self.layer_emphasis)
+        if self.probe_share > 0:
+            self.probes_ = learner.probes_
+            self.layer_weights_, self.logit_scale_ = learner.layer_weights_, learner.logit_scale_
 
     def _prepare(self, module, statistics):
         super()._prepare(module, statistics)
@@ -277,7 +279,7 @@ class VFusionClassifier(EncoderClassifier):
 
     def _logits(self, stack):
         logits = super()._logits(stack)
-        if self.probes_ is None or self.probe_share == 0:
+        if self.probes_ is None:
             return logits
         probes = self.probes_.logits(take_layers(stack, self.layers_))
         probes = self.logit_scale_ * np.einsum("nlc,l->nc", probes, self.layer_weights_)

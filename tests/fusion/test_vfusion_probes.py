@@ -31,6 +31,16 @@ def test_without_share_and_emphasis_it_is_the_encoder_and_fits_no_probes(make_st
     assert fused.probes_ is fused.layer_weights_ is fused.logit_scale_ is fused.layer_gains_ is None
 
 
+def test_what_is_switched_off_is_not_kept(make_stack):
+    X, y = make_stack()
+    emphasis = VFusionClassifier(probe_share=0, random_state=0, **FAST).fit(X, y)
+    assert emphasis.probes_ is emphasis.layer_weights_ is emphasis.logit_scale_ is None
+    assert emphasis.layer_gains_.shape == (6,)
+    share = VFusionClassifier(layer_emphasis=0, random_state=0, **FAST).fit(X, y)
+    assert share.layer_gains_ is None
+    assert share.probes_ is not None
+
+
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_the_prediction_is_the_geometric_mean_of_encoder_and_probes(share, make_stack):
     X, y = make_stack()

@@ -5,14 +5,15 @@ from numbers import Real
 import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples
 
 from ..layers import resolve_layers, take_layers
 from .cross_fitting import CannotSplitError, read_groups
-from .encoder import EncoderClassifier
+from .emphasis import encoder_gains, mean_logits, nearness, probe_weights, strongest_emphasis
+from .encoder import NORM_MIN_WIDTH, EncoderClassifier
 from .progress import with_callbacks
-from .super_learner import SuperLearnerClassifier
+from .super_learner import SuperLearnerClassifier, logit_weights
 
 # From so many samples on, a tenth held out once says as much about the layers as folds do, in a fraction of the time.
 _MANY = 5000
@@ -26,10 +27,11 @@ class VFusionClassifier(EncoderClassifier):
     global token, which a linear head classifies. Encoder and head are trained together by cross-entropy plus a penalty
     on correlated latent dimensions, which keeps the small latent from storing the same thing twice.
 
-    On small data such an encoder drowns in what shallow layers cannot tell apart and loses to the last layer alone.
-    By default it therefore learns from the layers' own linear probes, cross-fitted on the training samples: the better
-    a layer's probe, the larger its input (``layer_emphasis``), and what the probes predict together has a say in the
-    end (``probe_share``). With both at 0 it is the paper's VFusion, trained in a fraction of the time.
+    On small data such an encoder drowns in what shallow layers cannot tell apart and loses to the last layer alone,
+    on images of another kind than it was trained on even more so. By default it therefore learns from the layers' own
+    linear probes, cross-fitted on the training samples: the better a layer's probe, the larger its input
+    (``layer_emphasis``), and what the probes predict together has a say in the end (``probe_share``). With both at 0
+    it is the paper's VFusion, trained in a fraction of the time.
 
     Parameters
     ----------
@@ -56,15 +58,19 @@ class VFusionClassifier(EncoderClassifier):
         ``"decov"``: half that sum. The last two fall when the latent shrinks, so they want a LayerNorm at
         ``"latent"``; there they are up to about ``latent_dim - 1`` and ``latent_dim * (latent_dim - 1) / 2`` times as
         large as ``"correlation"``, and want a weight so many times smaller.
-    probe_share : float, default=0.7
+    probe_share : float, default=0.5
         How much the layers' probes count, in [0, 1]: the class probabilities are proportional to
-        ``encoder ** (1 - probe_share) * probes ** probe_share``, where the probes are combined as by
-        ``SuperLearnerClassifier("logit")``. With a single layer there is nothing to combine and the encoder predicts
-        alone.
-    layer_emphasis : float, default=8.0
+        ``encoder ** (1 - probe_share) * probes ** probe_share``. The probes' logits are averaged, the better layers
+        weighing more, and scaled to be as sure as they are right on samples that they have not seen. Whatever
+        ``scaling`` says, they read tokens after a LayerNorm each, which changes in light and contrast upset least.
+        With a single layer there is nothing to combine and the encoder predicts alone.
+    layer_emphasis : float or "auto", default="auto"
         How much the better layers are favoured: each scaled layer is multiplied by
-        ``(accuracy / best) ** layer_emphasis``, with the accuracies of the cross-fitted probes, and by one number for
-        all layers, so that their mean square stays 1. 0 treats all alike.
+        ``(accuracy / best) ** layer_emphasis``, with the accuracies of the cross-fitted probes plus one standard error
+        (but at most the best), and by one number for all layers, so that their mean square stays 1. In the probes'
+        mean, a layer weighs in proportion to the third power of that. 0 treats all alike. ``"auto"`` takes the largest
+        of 16, 8, 4 and 0 with which that mean is within a standard error of its best accuracy on samples that the
+        probes have not seen: nearly always 16, less where layers complement each other.
     layers : str, int, list of int or slice, default="all"
         Which of X's layers to fuse; see :func:`skvfusion.resolve_layers`. The paper recommends all.
     n_layers : int, default=None
@@ -115,13 +121,16 @@ class VFusionClassifier(EncoderClassifier):
         Shape of a sample in ``fit``. ``n_features_in_`` is their product.
     probes_ : object or None
         The linear probes of the fused layers, fitted on all samples; None if they have no say.
-    layer_weights_ : ndarray of shape (n_fused_layers,) or None
-        Their weights, which sum to 1: those of :class:`SuperLearnerClassifier`, or equal ones where samples or groups
-        are too few to be cross-fitted.
-    logit_scale_ : float or None
-        What the weighted mean of their logits is multiplied by.
+    layer_emphasis_ : float or None
+        The emphasis that was taken; 0 where samples or groups are too few to be cross-fitted. None, as are the next
+        three, if there was nothing to learn from probes: of one layer, or with ``probe_share`` and ``layer_emphasis``
+        both 0.
     layer_gains_ : ndarray of shape (n_fused_layers,) or None
-        What the scaled layers are multiplied by; None if by nothing.
+        What the scaled layers are multiplied by in front of the encoder.
+    layer_weights_ : ndarray of shape (n_fused_layers,) or None
+        The weights of the probes' logits, which sum to 1.
+    logit_scale_ : float or None
+        What the weighted mean of the probes' logits is multiplied by.
     net_ : skorch.NeuralNet
         The trained net; ``net_.module_`` is the torch module.
     history_ : DataFrame
@@ -155,7 +164,7 @@ class VFusionClassifier(EncoderClassifier):
     _parameter_constraints: dict = {
         **EncoderClassifier._parameter_constraints,
         "probe_share": [Interval(Real, 0, 1, closed="both")],
-        "layer_emphasis": [Interval(Real, 0, None, closed="left")],
+        "layer_emphasis": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
     }
 
     def __init__(
@@ -168,8 +177,8 @@ class VFusionClassifier(EncoderClassifier):
         dropout=0.3,
         orthogonality=0.1,
         orthogonality_kind="correlation",
-        probe_share=0.7,
-        layer_emphasis=8.0,
+        probe_share=0.5,
+        layer_emphasis="auto",
         layers="all",
         n_layers=None,
         scaling="layer",
@@ -244,33 +253,43 @@ class VFusionClassifier(EncoderClassifier):
 
     def _fit(self, stack, codes, weight, groups):
         self.layers_ = resolve_layers(self.layers, stack.shape[1])
-        self.probes_ = self.layer_weights_ = self.logit_scale_ = self.layer_gains_ = None
-        if len(self.layers_) > 1 and (self.probe_share > 0 or self.layer_emphasis > 0):
+        self.probes_ = self.layer_emphasis_ = self.layer_gains_ = self.layer_weights_ = self.logit_scale_ = None
+        if len(self.layers_) > 1 and (self.probe_share > 0 or self.layer_emphasis != 0):
             self._fit_probes(take_layers(stack, self.layers_), codes, weight, groups)
         super()._fit(stack, codes, weight)
 
     def _fit_probes(self, stack, codes, weight, groups):
         """Learn from the layers' probes how much each layer is worth."""
         learner = SuperLearnerClassifier(
-            "logit",
             cv=_FOLDS if len(codes) < _MANY else "holdout",
-            scaling=self.scaling,
+            scaling="token" if stack.shape[3] >= NORM_MIN_WIDTH else self.scaling,
             validation_fraction=self.validation_fraction,
             device=self.device,
             random_state=self.random_state,
         )
         learner.classes_ = self.classes_
+        seed = learner._seed()
         try:
-            learner._fit(stack, codes, weight, groups)
+            logits, usable, _ = learner._cross_fit(stack, codes, weight, groups, seed)
         except CannotSplitError:
-            learner.probes_ = learner._refit(stack, codes, weight, learner._seed())
-            learner.layer_weights_, learner.logit_scale_ = np.full(stack.shape[1], 1 / stack.shape[1]), 1.0
+            self._count_alike(stack.shape[1])
         else:
-            if self.layer_emphasis > 0:
-                self.layer_gains_ = _gains(np.nanmean(learner.cv_scores_, axis=1), self.layer_emphasis)
-        if self.probe_share > 0:
-            self.probes_ = learner.probes_
-            self.layer_weights_, self.logit_scale_ = learner.layer_weights_, learner.logit_scale_
+            self._weigh(logits[usable], codes[usable], np.ones(len(usable)) if weight is None else weight[usable])
+        self.probes_ = learner._refit(stack, codes, weight, seed) if self.probe_share > 0 else None
+
+    def _count_alike(self, n_layers):
+        self.layer_emphasis_, self.logit_scale_ = 0.0, 1.0
+        self.layer_gains_, self.layer_weights_ = np.ones(n_layers), np.full(n_layers, 1 / n_layers)
+
+    def _weigh(self, logits, codes, weight):
+        """Weigh the layers by the logits of probes that have not seen the samples."""
+        near = nearness(np.average(logits.argmax(axis=2) == codes[:, None], axis=0, weights=weight), len(codes))
+        automatic = self.layer_emphasis == "auto"
+        self.layer_emphasis_ = strongest_emphasis(logits, codes, weight, near) if automatic else self.layer_emphasis
+        self.layer_gains_ = encoder_gains(near, self.layer_emphasis_)
+        self.layer_weights_ = probe_weights(near, self.layer_emphasis_)
+        mean = mean_logits(logits, self.layer_weights_)
+        self.logit_scale_ = float(logit_weights(mean[:, None], codes, weight / weight.sum())[0])
 
     def _prepare(self, module, statistics):
         super()._prepare(module, statistics)
@@ -281,14 +300,6 @@ class VFusionClassifier(EncoderClassifier):
         logits = super()._logits(stack)
         if self.probes_ is None:
             return logits
-        probes = self.probes_.logits(take_layers(stack, self.layers_))
-        probes = self.logit_scale_ * np.einsum("nlc,l->nc", probes, self.layer_weights_)
-        return (1 - self.probe_share) * log_softmax(logits, axis=1) + self.probe_share * log_softmax(probes, axis=1)
-
-
-def _gains(accuracies, emphasis):
-    """Return a number for each layer, of mean square 1, that falls with its accuracy."""
-    best = accuracies.max()
-    relative = accuracies / best if best > 0 else np.ones_like(accuracies)
-    gains = relative**emphasis
-    return gains / np.sqrt(np.square(gains).mean())
+        probes = mean_logits(self.probes_.logits(take_layers(stack, self.layers_)), self.layer_weights_)
+        probes = log_softmax(self.logit_scale_ * probes, axis=1)
+        return (1 - self.probe_share) * log_softmax(logits, axis=1) + self.probe_share * probes

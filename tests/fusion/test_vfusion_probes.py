@@ -5,23 +5,36 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
+from sklearn.metrics import log_loss
 
 import skvfusion
-from skvfusion import LayerProbeClassifier, SuperLearnerClassifier, VFusionClassifier
+from skvfusion import LayerProbeClassifier, LayerVotingClassifier, SuperLearnerClassifier, VFusionClassifier
 from skvfusion.fusion import cross_fitting
+from skvfusion.fusion.emphasis import EMPHASES, nearness, strongest_emphasis
 from skvfusion.fusion.encoder import EncoderClassifier
 
 FAST = {"max_epochs": 5, "hidden": 16, "latent_dim": 8}
 ALONE = {"probe_share": 0, "layer_emphasis": 0}
 
 
-def test_all_share_to_the_probes_is_the_super_learner_of_logits(make_stack):
+def test_all_share_to_the_probes_is_their_weighted_mean(make_stack):
     X, y = make_stack()
     fused = VFusionClassifier(probe_share=1, random_state=0, **FAST).fit(X, y)
-    learner = SuperLearnerClassifier("logit", random_state=0).fit(X, y)
-    assert_allclose(fused.predict_proba(X), learner.predict_proba(X), atol=1e-12)
-    assert_array_equal(fused.layer_weights_, learner.layer_weights_)
-    assert fused.logit_scale_ == learner.logit_scale_
+    probes = LayerVotingClassifier(scaling="token").fit(X, y).probes_.logits(X[:, :, None])
+    expected = softmax(fused.logit_scale_ * np.einsum("nlc,l->nc", probes, fused.layer_weights_), axis=1)
+    assert_allclose(fused.predict_proba(X), expected, atol=1e-9)
+
+
+def test_the_probes_are_as_sure_as_samples_they_have_not_seen_allow(make_stack):
+    X, y = make_stack()
+    fused = VFusionClassifier(random_state=0, **FAST).fit(X, y)
+    unseen = np.log(SuperLearnerClassifier(scaling="token", random_state=0).fit(X, y).oof_proba_)
+    mean = np.einsum("nlc,l->nc", unseen, fused.layer_weights_)
+    losses = {
+        scale: log_loss(y, softmax(scale * fused.logit_scale_ * mean, axis=1), labels=fused.classes_)
+        for scale in (0.9, 1, 1.1)
+    }
+    assert min(losses, key=losses.get) == 1
 
 
 def test_without_share_and_emphasis_it_is_the_encoder_and_fits_no_probes(make_stack):
@@ -31,14 +44,18 @@ def test_without_share_and_emphasis_it_is_the_encoder_and_fits_no_probes(make_st
     assert fused.probes_ is fused.layer_weights_ is fused.logit_scale_ is fused.layer_gains_ is None
 
 
-def test_what_is_switched_off_is_not_kept(make_stack):
+def test_without_share_the_probes_are_not_kept(make_stack):
     X, y = make_stack()
-    emphasis = VFusionClassifier(probe_share=0, random_state=0, **FAST).fit(X, y)
-    assert emphasis.probes_ is emphasis.layer_weights_ is emphasis.logit_scale_ is None
-    assert emphasis.layer_gains_.shape == (6,)
-    share = VFusionClassifier(layer_emphasis=0, random_state=0, **FAST).fit(X, y)
-    assert share.layer_gains_ is None
-    assert share.probes_ is not None
+    fused = VFusionClassifier(probe_share=0, random_state=0, **FAST).fit(X, y)
+    assert fused.probes_ is None
+    assert fused.layer_gains_.argmax() == 2
+
+
+def test_without_emphasis_all_layers_count_alike(make_stack):
+    X, y = make_stack()
+    fused = VFusionClassifier(layer_emphasis=0, random_state=0, **FAST).fit(X, y)
+    assert_allclose(fused.layer_weights_, np.full(6, 1 / 6))
+    assert_allclose(fused.net_.module_.gain, np.ones(48))
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
@@ -52,27 +69,74 @@ def test_the_prediction_is_the_geometric_mean_of_encoder_and_probes(share, make_
 
 
 @pytest.mark.parametrize("scaling", ["layer", "standard", "token", "l2", None])
-def test_a_layer_comes_in_larger_the_better_its_probe(scaling, make_stack):
+def test_a_layer_counts_more_the_better_its_probe(scaling, make_stack):
     X, y = make_stack(signal_layers=(2,))
     fused = VFusionClassifier(scaling=scaling, layer_emphasis=3, random_state=0, **FAST).fit(X, y)
-    learner = SuperLearnerClassifier("logit", scaling=scaling, random_state=0).fit(X, y)
+    learner = SuperLearnerClassifier(scaling="token", random_state=0).fit(X, y)
     accuracy = learner.cv_scores_.mean(axis=1)
+    others = np.arange(6) != 2
+    accuracy[others] += np.sqrt(accuracy[2] * (1 - accuracy[2]) / len(y))
     assert fused.layer_gains_.argmax() == 2
     assert_allclose(fused.layer_gains_ / fused.layer_gains_[2], (accuracy / accuracy[2]) ** 3)
     assert np.square(fused.layer_gains_).mean() == pytest.approx(1)
-    # The net multiplies by them: without, the same weights would give other latents.
+    assert fused.layer_weights_.sum() == pytest.approx(1)
+    assert_allclose(fused.layer_weights_ / fused.layer_weights_[2], (accuracy / accuracy[2]) ** 9)
     module = fused.net_.module_
     assert_allclose(module.gain.reshape(6, 8)[:, 0], fused.layer_gains_, rtol=1e-6)
+    # The net multiplies by it: without, the same weights would give other latents.
     before = fused.transform(X)
     module.gain.fill_(1)
     assert not np.allclose(fused.transform(X), before)
 
 
-def test_layers_whose_probes_are_equally_good_come_in_alike(rng):
+def test_layers_whose_probes_are_equally_good_count_alike(rng):
     y = np.repeat([0, 1], 20)
     X = np.repeat(rng.normal(size=(40, 1, 8)) + y[:, None, None], 3, axis=1)
     fused = VFusionClassifier(random_state=0, **FAST).fit(X, y)
     assert_array_equal(fused.layer_gains_, np.ones(3))
+    assert_allclose(fused.layer_weights_, np.full(3, 1 / 3))
+
+
+def test_layers_within_a_standard_error_of_the_best_count_alike():
+    # Of 100 samples at 90 %, the standard error is 3 points.
+    assert_allclose(nearness(np.array([0.6, 0.88, 0.9]), 100), [0.63 / 0.9, 1, 1])
+    assert_array_equal(nearness(np.zeros(2), 100), np.ones(2))
+
+
+def test_the_strongest_emphasis_is_taken_unless_layers_complement_each_other(rng):
+    codes = rng.integers(0, 4, 400)
+    logits = rng.normal(size=(400, 3, 4))
+    logits[:, 2] += 3 * np.eye(4)[codes]
+    accuracy = (logits.argmax(axis=2) == codes[:, None]).mean(axis=0)
+    weight = np.ones(400)
+    assert strongest_emphasis(logits, codes, weight, nearness(accuracy, 400)) == max(EMPHASES)
+    # Layer 0 tells the first two classes from the others, layer 1, a little better, the even from the odd.
+    logits[:, 2] = rng.normal(size=(400, 4))
+    logits[:, 0] += 3 * ((np.arange(4) < 2) == (codes < 2)[:, None])
+    logits[:, 1] += 5 * (np.arange(4) % 2 == (codes % 2)[:, None])
+    accuracy = np.array([0.44, 0.56, 0.25])
+    assert strongest_emphasis(logits, codes, weight, nearness(accuracy, 400)) < max(EMPHASES)
+
+
+def test_an_emphasis_that_is_given_is_taken(make_stack):
+    X, y = make_stack()
+    for emphasis in (0, 2.5):
+        assert VFusionClassifier(layer_emphasis=emphasis, random_state=0, **FAST).fit(X, y).layer_emphasis_ == emphasis
+    assert VFusionClassifier(random_state=0, **FAST).fit(X, y).layer_emphasis_ in EMPHASES
+
+
+def test_the_probes_do_not_mind_the_size_of_a_token(make_stack):
+    X, y = make_stack()
+    fused = VFusionClassifier(probe_share=1, random_state=0, **FAST).fit(X, y)
+    assert_allclose(fused.predict_proba(3 * X), fused.predict_proba(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_tokens_that_a_layer_norm_would_erase_are_read_as_they_are(dim, rng):
+    y = np.repeat([0, 1], 30)
+    X = rng.normal(size=(60, 3, dim)) + 4 * y[:, None, None]
+    fused = VFusionClassifier(probe_share=1, random_state=0, **FAST).fit(X, y)
+    assert fused.score(X, y) > 0.95
 
 
 def test_of_one_layer_nothing_is_combined(make_stack):
@@ -90,7 +154,7 @@ def test_what_cannot_be_cross_fitted_counts_all_layers_alike(labels, groups, rng
     X = rng.normal(size=(len(labels), 4, 8))
     fused = VFusionClassifier(random_state=0, **FAST).fit(X, labels, groups=groups)
     assert_array_equal(fused.layer_weights_, np.full(4, 0.25))
-    assert fused.layer_gains_ is None
+    assert_array_equal(fused.layer_gains_, np.ones(4))
     assert_allclose(fused.predict_proba(X).sum(axis=1), 1)
 
 
@@ -127,7 +191,6 @@ def test_a_sample_of_weight_0_counts_as_absent(make_stack):
     fused = VFusionClassifier(random_state=0, **FAST).fit(X, y, sample_weight=weight)
     without = VFusionClassifier(random_state=0, **FAST).fit(X[weight > 0], y[weight > 0])
     assert_allclose(fused.layer_weights_, without.layer_weights_, atol=1e-4)
-    assert_allclose(fused.layer_gains_, without.layer_gains_)
 
 
 def test_bits_do_not_depend_on_threads(make_stack):

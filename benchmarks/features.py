@@ -96,7 +96,7 @@ class Features:
         Features
             Without groups, of which the training part has none.
         """
-        train, test = train_test_split(np.arange(len(self.y)), test_size=0.25, stratify=self.y, random_state=seed)
+        train, test = self.validation_rows(seed)
         return replace(
             self,
             X=self.X[train],
@@ -106,6 +106,10 @@ class Features:
             groups_test=None,
             _few={},
         )
+
+    def validation_rows(self, seed):
+        """Return which training images :meth:`validation` trains on, and which it tests on."""
+        return train_test_split(np.arange(len(self.y)), test_size=0.25, stratify=self.y, random_state=seed)
 
 
 def load_features(name, backbone, data=None, cache=CACHE, device="auto", tap="block", norm="last", progress=False):

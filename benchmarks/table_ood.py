@@ -4,8 +4,9 @@
     python -m benchmarks.table_ood --data DATA --sets trashnet6 --corruptions gaussian_noise contrast --severities 1 3 5
     python -m benchmarks.table_ood --quick
 
-Sets of the kind "ood" bring shifted test images of their own. Of any other set the test images are corrupted. Nothing
-is chosen on shifted images. With several processes (--n-jobs) each fits for itself.
+Sets of the kind "ood" bring shifted test images of their own. Of any other set the test images are corrupted; with
+--validation, a quarter of the training images, so that defaults can be chosen by them. No method has seen shifted
+images. With several processes (--n-jobs) each fits for itself.
 """
 
 import copy
@@ -32,7 +33,7 @@ KEYS = ("last", "best", "average", "super_learner", "nlc", "moe", "alf", "vfusio
 LAST, BEST, VFUSION = (METHODS[key].label for key in ("last", "best", "vfusion"))
 FEW = ("gaussian_noise", "gaussian_blur", "contrast", "pixelate", "jpeg_compression")
 CLEAN, SHIFTED = ("clean", 0), ("shifted", 0)
-_CORRUPTION_SEED = 0
+_CORRUPTION_SEED = _VALIDATION_SEED = 0
 
 
 class FittedOnce:
@@ -68,23 +69,32 @@ def methods():
 
 
 class ShiftedFeatures:
-    """The features of one (set, backbone): training images as they are, test images corrupted."""
+    """The features of one (set, backbone): training images as they are, test images corrupted.
 
-    def __init__(self, test_images):
+    For validation, a quarter of the training images stands for the test images, the same for all seeds.
+    """
+
+    def __init__(self, test_images, validation=False):
         self.test_images = test_images
+        self.validation = validation
         self.clean = None
 
     def load(self, name, backbone, *, cell, data, cache, device, progress):
         """Do what ``load_features`` does for a cell, (corruption, severity)."""
         if self.clean is None:
             self.clean = load_features(name, backbone, data=data, cache=cache, device=device, progress=progress)
+            _, self.held_out = self.clean.validation_rows(_VALIDATION_SEED)
+            if self.validation:
+                self.clean = self.clean.validation(_VALIDATION_SEED)
             self.rows = take_stratified(self.clean.y_test, self.test_images)
         groups = self.clean.groups_test
         if cell in (CLEAN, SHIFTED):
             X_test = self.clean.X_test[self.rows]
         else:
-            images = read_set(name, data).images_test
-            images = corrupt([images[row] for row in self.rows], *cell, _CORRUPTION_SEED)
+            split = read_set(name, data)
+            images, rows = (split.images, self.held_out) if self.validation else (split.images_test, slice(None))
+            rows = np.arange(len(images))[rows][self.rows]
+            images = corrupt([images[row] for row in rows], *cell, _CORRUPTION_SEED)
             extractor = LayerwiseFeatureExtractor(
                 backbone.model,
                 weights=backbone.weights,
@@ -130,10 +140,12 @@ def run(args):
 def run_pair(args, name):
     """Return a frame for each cell of one (set, backbone)."""
     corrupted = [(corruption, severity) for corruption in args.corruptions for severity in args.severities]
-    own = name in REGISTRY and REGISTRY[name].kind == "ood"
-    features, fitted, frames = ShiftedFeatures(args.test_images), methods(), []
+    own = name in REGISTRY and REGISTRY[name].kind == "ood" and not args.validation
+    features, fitted, frames = ShiftedFeatures(args.test_images, args.validation), methods(), []
+    part = {"part": "validation"} if args.validation else {}
+    args.validation = False  # of run_cells: the features are split here
     for cell in [SHIFTED] if own else [CLEAN, *corrupted]:
-        variants = {"corruption": cell[0], "severity": cell[1]}
+        variants = {**part, "corruption": cell[0], "severity": cell[1]}
         if args.test_images:
             variants["variant"] = f"{args.test_images} test images"
         try:

@@ -3,10 +3,24 @@
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from benchmarks.backbones import read_backbone
+from benchmarks.data import corrupt, read_set
 from benchmarks.features import Features
-from benchmarks.table_ood import BEST, ORACLE, FittedOnce, figures_of_oracle, main, methods, summary, take_stratified
-from skvfusion import LayerProbeClassifier, RecoverabilityScorer
+from benchmarks.table_ood import (
+    BEST,
+    CLEAN,
+    ORACLE,
+    FittedOnce,
+    ShiftedFeatures,
+    figures_of_oracle,
+    main,
+    methods,
+    summary,
+    take_stratified,
+)
+from skvfusion import LayerProbeClassifier, LayerwiseFeatureExtractor, RecoverabilityScorer
 from skvfusion.methods import METHODS
 
 
@@ -33,6 +47,22 @@ def test_quick_mode_scores_every_method_on_every_cell_and_resumes(tmp_path, caps
     assert (accuracy.xs(ORACLE, level="method") >= accuracy.xs(BEST, level="method")).all()
     assert "corrupted / clean" in capsys.readouterr().out
     pd.testing.assert_frame_equal(quick(tmp_path), frame)
+
+
+def test_validation_corrupts_training_images_that_are_not_trained_on(tmp_path):
+    images = read_set("digits", None).images
+    features = ShiftedFeatures(test_images=50, validation=True)
+    kwargs = {"data": None, "cache": tmp_path, "device": "cpu", "progress": False}
+    clean = features.load("digits", read_backbone("nano"), cell=CLEAN, **kwargs)
+    assert len(clean.y) == len(images) - len(features.held_out)
+    assert len(clean.y_test) == 50
+    blurred = features.load("digits", read_backbone("nano"), cell=("gaussian_blur", 1), **kwargs)
+    rows = features.held_out[features.rows]
+    expected = LayerwiseFeatureExtractor("nano", tokens="cls+mean").fit_transform(
+        corrupt([images[row] for row in rows], "gaussian_blur", 1, 0)
+    )
+    assert_allclose(blurred.X_test, expected, atol=1e-4)
+    assert_array_equal(blurred.X, clean.X)
 
 
 def test_a_method_is_fitted_once_for_each_seed(rng):

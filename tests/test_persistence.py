@@ -274,7 +274,7 @@ def test_an_extractor_goes_without_its_backbone(path):
     loaded = there_and_back(pipeline, path)
     assert_array_equal(loaded.predict_proba(images), pipeline.predict_proba(images))
     backbone = Path(skvfusion.__file__).parent / "assets" / "nano.safetensors"
-    assert path.stat().st_size < 200_000 < backbone.stat().st_size
+    assert path.stat().st_size < 300_000 < backbone.stat().st_size
 
 
 def test_an_extractor_with_weights_from_a_path(path, tmp_path):

@@ -19,6 +19,9 @@ from .super_learner import SuperLearnerClassifier, logit_weights
 _MANY = 5000
 _FOLDS = 5
 
+# Of the probes' say, the part that the Super Learner has.
+_SUPER_LEARNER_SHARE = 1 / 3
+
 
 class VFusionClassifier(EncoderClassifier):
     """Vertical fusion of a Vision Transformer's layers (VFusion).
@@ -58,12 +61,13 @@ class VFusionClassifier(EncoderClassifier):
         ``"decov"``: half that sum. The last two fall when the latent shrinks, so they want a LayerNorm at
         ``"latent"``; there they are up to about ``latent_dim - 1`` and ``latent_dim * (latent_dim - 1) / 2`` times as
         large as ``"correlation"``, and want a weight so many times smaller.
-    probe_share : float, default=0.5
+    probe_share : float, default=0.6
         How much the layers' probes count, in [0, 1]: the class probabilities are proportional to
-        ``encoder ** (1 - probe_share) * probes ** probe_share``. The probes' logits are averaged, the better layers
-        weighing more, and scaled to be as sure as they are right on samples that they have not seen. Whatever
-        ``scaling`` says, they read tokens after a LayerNorm each, which changes in light and contrast upset least.
-        With a single layer there is nothing to combine and the encoder predicts alone.
+        ``encoder ** (1 - probe_share) * probes ** probe_share``, and so are the probes' to two parts of a mean that
+        favours the better layers and one part of ``SuperLearnerClassifier("logit")``. The probes of that mean read,
+        whatever ``scaling`` says, tokens after a LayerNorm each, which changes in light and contrast upset least; the
+        Super Learner knows best which layers complement each other. With a single layer there is nothing to combine
+        and the encoder predicts alone.
     layer_emphasis : float or "auto", default="auto"
         How much the better layers are favoured: each scaled layer is multiplied by
         ``(accuracy / best) ** layer_emphasis``, with the accuracies of the cross-fitted probes plus one standard error
@@ -119,18 +123,19 @@ class VFusionClassifier(EncoderClassifier):
         The layers that are fused, by index into X.
     n_layers_in_, n_tokens_in_, dim_in_ : int
         Shape of a sample in ``fit``. ``n_features_in_`` is their product.
+    super_learner_ : SuperLearnerClassifier or None
+        Of the fused layers; None if probes have no say, or where samples or groups are too few to be cross-fitted.
     probes_ : object or None
-        The linear probes of the fused layers, fitted on all samples; None if they have no say.
+        The linear probes of the fused layers' LayerNormed tokens, fitted on all samples; None if they have no say.
+    layer_weights_ : ndarray of shape (n_fused_layers,) or None
+        The weights of their logits, which sum to 1. None, as are the next three, if there was nothing to learn: of one
+        layer, or with ``probe_share`` and ``layer_emphasis`` both 0.
+    logit_scale_ : float or None
+        What the weighted mean of their logits is multiplied by.
     layer_emphasis_ : float or None
-        The emphasis that was taken; 0 where samples or groups are too few to be cross-fitted. None, as are the next
-        three, if there was nothing to learn from probes: of one layer, or with ``probe_share`` and ``layer_emphasis``
-        both 0.
+        The emphasis that was taken; 0 where samples or groups are too few to be cross-fitted.
     layer_gains_ : ndarray of shape (n_fused_layers,) or None
         What the scaled layers are multiplied by in front of the encoder.
-    layer_weights_ : ndarray of shape (n_fused_layers,) or None
-        The weights of the probes' logits, which sum to 1.
-    logit_scale_ : float or None
-        What the weighted mean of the probes' logits is multiplied by.
     net_ : skorch.NeuralNet
         The trained net; ``net_.module_`` is the torch module.
     history_ : DataFrame
@@ -177,7 +182,7 @@ class VFusionClassifier(EncoderClassifier):
         dropout=0.3,
         orthogonality=0.1,
         orthogonality_kind="correlation",
-        probe_share=0.5,
+        probe_share=0.6,
         layer_emphasis="auto",
         layers="all",
         n_layers=None,
@@ -253,40 +258,52 @@ class VFusionClassifier(EncoderClassifier):
 
     def _fit(self, stack, codes, weight, groups):
         self.layers_ = resolve_layers(self.layers, stack.shape[1])
-        self.probes_ = self.layer_emphasis_ = self.layer_gains_ = self.layer_weights_ = self.logit_scale_ = None
+        self.super_learner_ = self.probes_ = None
+        self.layer_emphasis_ = self.layer_gains_ = self.layer_weights_ = self.logit_scale_ = None
         if len(self.layers_) > 1 and (self.probe_share > 0 or self.layer_emphasis != 0):
             self._fit_probes(take_layers(stack, self.layers_), codes, weight, groups)
         super()._fit(stack, codes, weight)
 
     def _fit_probes(self, stack, codes, weight, groups):
-        """Learn from the layers' probes how much each layer is worth."""
+        """Learn from the layers' probes how much each layer is worth, and keep them if they have a say."""
+        learner = self._learner(self.scaling, len(codes))
+        normed = self._learner("token" if stack.shape[3] >= NORM_MIN_WIDTH else self.scaling, len(codes))
+        seed = learner._seed()
+        try:
+            learner._fit(stack, codes, weight, groups)
+            logits, usable, _ = normed._cross_fit(stack, codes, weight, groups, seed)
+        except CannotSplitError:
+            learner = None
+            self._count_alike(stack.shape[1])
+        else:
+            usable_weight = np.ones(len(usable)) if weight is None else weight[usable]
+            self._weigh(learner.cv_scores_, logits[usable], codes[usable], usable_weight)
+        if self.probe_share > 0:
+            self.super_learner_ = learner
+            self.probes_ = normed._refit(stack, codes, weight, seed)
+
+    def _learner(self, scaling, n_samples):
         learner = SuperLearnerClassifier(
-            cv=_FOLDS if len(codes) < _MANY else "holdout",
-            scaling="token" if stack.shape[3] >= NORM_MIN_WIDTH else self.scaling,
+            "logit",
+            cv=_FOLDS if n_samples < _MANY else "holdout",
+            scaling=scaling,
             validation_fraction=self.validation_fraction,
             device=self.device,
             random_state=self.random_state,
         )
         learner.classes_ = self.classes_
-        seed = learner._seed()
-        try:
-            logits, usable, _ = learner._cross_fit(stack, codes, weight, groups, seed)
-        except CannotSplitError:
-            self._count_alike(stack.shape[1])
-        else:
-            self._weigh(logits[usable], codes[usable], np.ones(len(usable)) if weight is None else weight[usable])
-        self.probes_ = learner._refit(stack, codes, weight, seed) if self.probe_share > 0 else None
+        return learner
 
     def _count_alike(self, n_layers):
         self.layer_emphasis_, self.logit_scale_ = 0.0, 1.0
         self.layer_gains_, self.layer_weights_ = np.ones(n_layers), np.full(n_layers, 1 / n_layers)
 
-    def _weigh(self, logits, codes, weight):
-        """Weigh the layers by the logits of probes that have not seen the samples."""
+    def _weigh(self, fold_scores, logits, codes, weight):
+        """Weigh the encoder's inputs by accuracies in folds, the probes by logits for samples they have not seen."""
         near = nearness(np.average(logits.argmax(axis=2) == codes[:, None], axis=0, weights=weight), len(codes))
         automatic = self.layer_emphasis == "auto"
         self.layer_emphasis_ = strongest_emphasis(logits, codes, weight, near) if automatic else self.layer_emphasis
-        self.layer_gains_ = encoder_gains(near, self.layer_emphasis_)
+        self.layer_gains_ = encoder_gains(nearness(np.nanmean(fold_scores, axis=1), len(codes)), self.layer_emphasis_)
         self.layer_weights_ = probe_weights(near, self.layer_emphasis_)
         mean = mean_logits(logits, self.layer_weights_)
         self.logit_scale_ = float(logit_weights(mean[:, None], codes, weight / weight.sum())[0])
@@ -297,9 +314,16 @@ class VFusionClassifier(EncoderClassifier):
             module.set_gain(self.layer_gains_)
 
     def _logits(self, stack):
-        logits = super()._logits(stack)
+        encoder = super()._logits(stack)
         if self.probes_ is None:
-            return logits
-        probes = mean_logits(self.probes_.logits(take_layers(stack, self.layers_)), self.layer_weights_)
-        probes = log_softmax(self.logit_scale_ * probes, axis=1)
-        return (1 - self.probe_share) * log_softmax(logits, axis=1) + self.probe_share * probes
+            return encoder
+        probes = self._probe_log_proba(take_layers(stack, self.layers_))
+        return (1 - self.probe_share) * log_softmax(encoder, axis=1) + self.probe_share * probes
+
+    def _probe_log_proba(self, stack):
+        normed = mean_logits(self.probes_.logits(stack), self.layer_weights_)
+        normed = log_softmax(self.logit_scale_ * normed, axis=1)
+        if self.super_learner_ is None:
+            return normed
+        learned = log_softmax(self.super_learner_._logits(stack), axis=1)
+        return (1 - _SUPER_LEARNER_SHARE) * normed + _SUPER_LEARNER_SHARE * learned

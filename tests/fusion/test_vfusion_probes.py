@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from sklearn.metrics import log_loss
 
 import skvfusion
@@ -17,11 +17,14 @@ FAST = {"max_epochs": 5, "hidden": 16, "latent_dim": 8}
 ALONE = {"probe_share": 0, "layer_emphasis": 0}
 
 
-def test_all_share_to_the_probes_is_their_weighted_mean(make_stack):
+def test_all_share_to_the_probes_is_their_mean_and_the_super_learner(make_stack):
     X, y = make_stack()
     fused = VFusionClassifier(probe_share=1, random_state=0, **FAST).fit(X, y)
     probes = LayerVotingClassifier(scaling="token").fit(X, y).probes_.logits(X[:, :, None])
-    expected = softmax(fused.logit_scale_ * np.einsum("nlc,l->nc", probes, fused.layer_weights_), axis=1)
+    mean = log_softmax(fused.logit_scale_ * np.einsum("nlc,l->nc", probes, fused.layer_weights_), axis=1)
+    learner = SuperLearnerClassifier("logit", random_state=0).fit(X, y)
+    assert_array_equal(fused.super_learner_.layer_weights_, learner.layer_weights_)
+    expected = softmax((2 * mean + learner.predict_log_proba(X)) / 3, axis=1)
     assert_allclose(fused.predict_proba(X), expected, atol=1e-9)
 
 
@@ -41,7 +44,14 @@ def test_without_share_and_emphasis_it_is_the_encoder_and_fits_no_probes(make_st
     X, y = make_stack()
     fused = VFusionClassifier(random_state=0, **ALONE, **FAST).fit(X, y)
     assert_array_equal(fused.predict_proba(X), EncoderClassifier(random_state=0, **FAST).fit(X, y).predict_proba(X))
-    assert fused.probes_ is fused.layer_weights_ is fused.logit_scale_ is fused.layer_gains_ is None
+    assert (
+        fused.super_learner_
+        is fused.probes_
+        is fused.layer_weights_
+        is fused.logit_scale_
+        is fused.layer_gains_
+        is None
+    )
 
 
 def test_without_share_the_probes_are_not_kept(make_stack):
@@ -72,15 +82,15 @@ def test_the_prediction_is_the_geometric_mean_of_encoder_and_probes(share, make_
 def test_a_layer_counts_more_the_better_its_probe(scaling, make_stack):
     X, y = make_stack(signal_layers=(2,))
     fused = VFusionClassifier(scaling=scaling, layer_emphasis=3, random_state=0, **FAST).fit(X, y)
-    learner = SuperLearnerClassifier(scaling="token", random_state=0).fit(X, y)
-    accuracy = learner.cv_scores_.mean(axis=1)
-    others = np.arange(6) != 2
-    accuracy[others] += np.sqrt(accuracy[2] * (1 - accuracy[2]) / len(y))
+    near = {}
+    for each in ("token", scaling):
+        learner = SuperLearnerClassifier(scaling=each, random_state=0).fit(X, y)
+        near[each] = nearness(learner.cv_scores_.mean(axis=1), len(y))
     assert fused.layer_gains_.argmax() == 2
-    assert_allclose(fused.layer_gains_ / fused.layer_gains_[2], (accuracy / accuracy[2]) ** 3)
+    assert_allclose(fused.layer_gains_ / fused.layer_gains_[2], near[scaling] ** 3)
     assert np.square(fused.layer_gains_).mean() == pytest.approx(1)
     assert fused.layer_weights_.sum() == pytest.approx(1)
-    assert_allclose(fused.layer_weights_ / fused.layer_weights_[2], (accuracy / accuracy[2]) ** 9)
+    assert_allclose(fused.layer_weights_ / fused.layer_weights_[2], near["token"] ** 9)
     module = fused.net_.module_
     assert_allclose(module.gain.reshape(6, 8)[:, 0], fused.layer_gains_, rtol=1e-6)
     # The net multiplies by it: without, the same weights would give other latents.
@@ -128,6 +138,7 @@ def test_an_emphasis_that_is_given_is_taken(make_stack):
 def test_the_probes_do_not_mind_the_size_of_a_token(make_stack):
     X, y = make_stack()
     fused = VFusionClassifier(probe_share=1, random_state=0, **FAST).fit(X, y)
+    fused.super_learner_ = None
     assert_allclose(fused.predict_proba(3 * X), fused.predict_proba(X), atol=1e-4)
 
 
@@ -180,8 +191,8 @@ def test_many_samples_are_held_out_once(monkeypatch, rng):
     for n in (4999, 5000):
         X, y = rng.normal(size=(n, 2, 3)).astype(np.float32), rng.integers(0, 2, n)
         VFusionClassifier(random_state=0, max_epochs=1, hidden=4, latent_dim=3).fit(X, y)
-    assert [len(each) for each in sizes] == [5, 1]
-    assert sizes[1] == [500]
+    assert [len(each) for each in sizes] == [5, 5, 1, 1]
+    assert sizes[2] == [500]
 
 
 def test_a_sample_of_weight_0_counts_as_absent(make_stack):

@@ -1,6 +1,7 @@
 """The options that all tables share, and what is published of them."""
 
 import argparse
+import shlex
 import sys
 import tempfile
 from contextlib import suppress
@@ -114,7 +115,7 @@ def public_command(name, words):
             shown.append(before + equals + _public_value(before, after) if equals else word)
         else:
             shown.append(_public_value(option, word))
-    return " ".join(["python -m", f"benchmarks.{name}", *shown])
+    return shlex.join(["python", "-m", f"benchmarks.{name}", *shown])
 
 
 def _public_value(option, value):

@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -243,6 +244,11 @@ def test_folders_are_replaced_in_a_command():
         "python -m benchmarks.t --data=DATA/ --cache CACHE/ --sets folder:DATA/cats digits "
         "--backbone m=nano:WEIGHTS/x.pt"
     )
+
+
+def test_a_shell_reads_a_command_as_it_was():
+    words = ["--methods", "last layer, VFusion's own MLP", "any-layer oracle (looks at the test labels)"]
+    assert shlex.split(public_command("t", words)) == ["python", "-m", "benchmarks.t", *words]
 
 
 def test_quick_is_two_bundled_sets_and_nano_in_a_temporary_folder():

@@ -44,7 +44,7 @@ def gains_by_method(frame):
     ax.axvline(0, color="black", linewidth=0.8)
     ax.set_yticks(range(len(gains)), gains.index)
     ax.invert_yaxis()
-    ax.set_xlabel("gain over the last layer's linear probe, points of accuracy")
+    ax.set_xlabel("gain over the last layer, points")
     ax.set_title("Gain by method: (backbone, set) in grey,\nmean with 95 % bootstrap interval in blue", fontsize=10)
     ax.grid(axis="x", alpha=0.3)
     return figure

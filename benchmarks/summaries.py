@@ -156,8 +156,10 @@ def gap_closed(frame, method, best, oracle, metric="accuracy"):
 
 
 def points(difference):
-    """Return a difference of shares and its interval as text, in percentage points."""
+    """Return a difference of shares as text, in percentage points, with its interval if there was any to be drawn."""
     mean, low, high = (100 * value for value in difference)
+    if low == high:
+        return f"{mean:+.1f}"
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 

@@ -117,3 +117,8 @@ def test_the_reference_itself_has_no_difference():
 
 def test_a_method_without_results_has_an_empty_row():
     assert compared(rows({("x", 0, "b"): 0.6}), "a", "b")["pairs"] == "0"
+
+
+def test_one_cell_has_no_interval():
+    assert points((0.0125, 0.0125, 0.0125)) == "+1.2"
+    assert points((0.0125, -0.02, 0.03)) == "+1.2 [-2.0, +3.0]"

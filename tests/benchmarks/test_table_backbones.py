@@ -28,7 +28,7 @@ def test_means_are_over_the_sets_that_all_backbones_have():
     text = table.summary(pd.DataFrame(x_of_one + x_of_two + y_of_one))
     assert "over x, gains" in text
     one = next(line for line in text.splitlines() if line.startswith("| one"))
-    assert "| 50.0 | 60.0 | 60.0 | 70.0 | 90.0 | +20.0 [+20.0, +20.0] | +10.0 [+10.0, +10.0] |" in one
+    assert "| 50.0 | 60.0 | 60.0 | 70.0 | 90.0 | +20.0 | +10.0 |" in one
 
 
 def test_a_failed_method_takes_its_set_out():

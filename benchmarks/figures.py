@@ -102,6 +102,8 @@ def recovery_against(frame):
                 ax.annotate(name, place, xytext=(4, 3), textcoords="offset points", fontsize=7, color=GREY)
         ax.set_xlabel(label, fontsize=9)
         ax.margins(0.15)
+        low, high = ax.get_xlim()
+        ax.set_xlim(low, high + 0.2 * (high - low))  # names stand to the right of their dots
         ax.grid(alpha=0.3)
     axes[0].set_ylabel("recovery rate, %")
     axes[0].legend(fontsize=8)

@@ -1,6 +1,7 @@
 """Cross-fitting: every sample scored by probes that have not seen it, as data for whatever combines the layers."""
 
 import warnings
+from math import ceil
 from numbers import Integral, Real
 
 import numpy as np
@@ -202,9 +203,10 @@ def _hold_out(rows, codes, groups, fraction, seed):
             return split_validation(codes, rows, True, fraction, seed)
         except ValueError as error:
             raise CannotSplitError("cv='holdout' has nothing to set aside: each class has a single sample.") from error
-    if len(np.unique(groups[rows])) < 2:
+    n_groups = len(np.unique(groups[rows]))
+    if n_groups < 2:
         raise CannotSplitError("cv='holdout' cannot set a group aside: there is only one.")
-    splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
+    splitter = GroupShuffleSplit(1, test_size=min(ceil(fraction * n_groups), n_groups - 1), random_state=seed)
     train, test = next(splitter.split(rows, groups=groups[rows]))
     return rows[train], rows[test]
 

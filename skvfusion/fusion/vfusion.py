@@ -65,16 +65,18 @@ class VFusionClassifier(EncoderClassifier):
         How much the layers' probes count, in [0, 1]: the class probabilities are proportional to
         ``encoder ** (1 - probe_share) * probes ** probe_share``, and so are the probes' to two parts of a mean that
         favours the better layers and one part of ``SuperLearnerClassifier("logit")``. The probes of that mean read,
-        whatever ``scaling`` says, tokens after a LayerNorm each, which changes in light and contrast upset least; the
-        Super Learner knows best which layers complement each other. With a single layer there is nothing to combine
-        and the encoder predicts alone.
+        whatever ``scaling`` says, tokens after a LayerNorm each, which changes in light and contrast upset least (of
+        tokens with one or two dimensions it would leave nothing; these are scaled as ``scaling`` says). The Super
+        Learner knows best which layers complement each other. With a single layer there is nothing to combine and the
+        encoder predicts alone.
     layer_emphasis : float or "auto", default="auto"
         How much the better layers are favoured: each scaled layer is multiplied by
         ``(accuracy / best) ** layer_emphasis``, with the accuracies of the cross-fitted probes plus one standard error
         (but at most the best), and by one number for all layers, so that their mean square stays 1. In the probes'
-        mean, a layer weighs in proportion to the third power of that. 0 treats all alike. ``"auto"`` takes the largest
-        of 16, 8, 4 and 0 with which that mean is within a standard error of its best accuracy on samples that the
-        probes have not seen: nearly always 16, less where layers complement each other.
+        mean, a layer weighs in proportion to the third power of the same, with these probes' own accuracies. 0 treats
+        all alike. ``"auto"`` takes the largest of 16, 8, 4 and 0 with which that mean is within a standard error of its
+        best accuracy on samples that the probes have not seen: nearly always 16, less where layers complement each
+        other.
     layers : str, int, list of int or slice, default="all"
         Which of X's layers to fuse; see :func:`skvfusion.resolve_layers`. The paper recommends all.
     n_layers : int, default=None
@@ -123,10 +125,13 @@ class VFusionClassifier(EncoderClassifier):
         The layers that are fused, by index into X.
     n_layers_in_, n_tokens_in_, dim_in_ : int
         Shape of a sample in ``fit``. ``n_features_in_`` is their product.
+    probe_share_ : float
+        ``probe_share``, or 0 with a single layer.
     super_learner_ : SuperLearnerClassifier or None
-        Of the fused layers; None if probes have no say, or where samples or groups are too few to be cross-fitted.
+        Of the fused layers (``X[:, layers_]``), without its ``oof_proba_``; None if probes have no say, or where
+        samples or groups are too few to be cross-fitted.
     probes_ : object or None
-        The linear probes of the fused layers' LayerNormed tokens, fitted on all samples; None if they have no say.
+        The linear probes of the probes' mean, fitted on all samples; None if they have no say.
     layer_weights_ : ndarray of shape (n_fused_layers,) or None
         The weights of their logits, which sum to 1. None, as are the next three, if there was nothing to learn: of one
         layer, or with ``probe_share`` and ``layer_emphasis`` both 0.
@@ -259,6 +264,7 @@ class VFusionClassifier(EncoderClassifier):
     def _fit(self, stack, codes, weight, groups):
         self.layers_ = resolve_layers(self.layers, stack.shape[1])
         self.super_learner_ = self.probes_ = None
+        self.probe_share_ = float(self.probe_share) if len(self.layers_) > 1 else 0.0
         self.layer_emphasis_ = self.layer_gains_ = self.layer_weights_ = self.logit_scale_ = None
         if len(self.layers_) > 1 and (self.probe_share > 0 or self.layer_emphasis != 0):
             self._fit_probes(take_layers(stack, self.layers_), codes, weight, groups)
@@ -266,11 +272,16 @@ class VFusionClassifier(EncoderClassifier):
 
     def _fit_probes(self, stack, codes, weight, groups):
         """Learn from the layers' probes how much each layer is worth, and keep them if they have a say."""
-        learner = self._learner(self.scaling, len(codes))
-        normed = self._learner("token" if stack.shape[3] >= NORM_MIN_WIDTH else self.scaling, len(codes))
+        if weight is not None:
+            # As in the encoder's loss, the scale of the weights says nothing.
+            weight = weight / weight.max()
+            weight = weight / weight[weight > 0].mean()
+        learner = self._learner(self.scaling, stack, weight)
+        normed = self._learner("token" if stack.shape[3] >= NORM_MIN_WIDTH else self.scaling, stack, weight)
         seed = learner._seed()
         try:
             learner._fit(stack, codes, weight, groups)
+            del learner.oof_proba_  # as large as the logits of all samples
             logits, usable, _ = normed._cross_fit(stack, codes, weight, groups, seed)
         except CannotSplitError:
             learner = None
@@ -282,7 +293,8 @@ class VFusionClassifier(EncoderClassifier):
             self.super_learner_ = learner
             self.probes_ = normed._refit(stack, codes, weight, seed)
 
-    def _learner(self, scaling, n_samples):
+    def _learner(self, scaling, stack, weight):
+        n_samples = len(stack) if weight is None else np.count_nonzero(weight)
         learner = SuperLearnerClassifier(
             "logit",
             cv=_FOLDS if n_samples < _MANY else "holdout",
@@ -292,6 +304,8 @@ class VFusionClassifier(EncoderClassifier):
             random_state=self.random_state,
         )
         learner.classes_ = self.classes_
+        learner.n_layers_in_, learner.n_tokens_in_, learner.dim_in_ = stack.shape[1:]
+        learner.n_features_in_ = int(np.prod(stack.shape[1:]))
         return learner
 
     def _count_alike(self, n_layers):
@@ -302,7 +316,9 @@ class VFusionClassifier(EncoderClassifier):
         """Weigh the encoder's inputs by accuracies in folds, the probes by logits for samples they have not seen."""
         near = nearness(np.average(logits.argmax(axis=2) == codes[:, None], axis=0, weights=weight), len(codes))
         automatic = self.layer_emphasis == "auto"
-        self.layer_emphasis_ = strongest_emphasis(logits, codes, weight, near) if automatic else self.layer_emphasis
+        self.layer_emphasis_ = (
+            strongest_emphasis(logits, codes, weight, near) if automatic else float(self.layer_emphasis)
+        )
         self.layer_gains_ = encoder_gains(nearness(np.nanmean(fold_scores, axis=1), len(codes)), self.layer_emphasis_)
         self.layer_weights_ = probe_weights(near, self.layer_emphasis_)
         mean = mean_logits(logits, self.layer_weights_)
@@ -318,7 +334,7 @@ class VFusionClassifier(EncoderClassifier):
         if self.probes_ is None:
             return encoder
         probes = self._probe_log_proba(take_layers(stack, self.layers_))
-        return (1 - self.probe_share) * log_softmax(encoder, axis=1) + self.probe_share * probes
+        return (1 - self.probe_share_) * log_softmax(encoder, axis=1) + self.probe_share_ * probes
 
     def _probe_log_proba(self, stack):
         normed = mean_logits(self.probes_.logits(stack), self.layer_weights_)

@@ -178,6 +178,46 @@ def test_samples_of_a_group_are_never_parted(rng):
     assert kept.logit_scale_ < 0.2 * parted.logit_scale_
 
 
+def test_the_super_learner_predicts(make_stack):
+    X, y = make_stack()
+    fused = VFusionClassifier(layers=[1, 2, 4], random_state=0, **FAST).fit(X, y)
+    learner = SuperLearnerClassifier("logit", layers=[1, 2, 4], random_state=0).fit(X, y)
+    assert_array_equal(fused.super_learner_.predict_proba(X[:, fused.layers_]), learner.predict_proba(X))
+    assert not hasattr(fused.super_learner_, "oof_proba_")
+
+
+@pytest.mark.parametrize("size", [1e-6, 7, 1e300])
+def test_the_scale_of_weights_says_nothing(size, make_stack):
+    X, y = make_stack()
+    one = VFusionClassifier(random_state=0, **FAST).fit(X, y).predict_proba(X)
+    assert_allclose(
+        VFusionClassifier(random_state=0, **FAST).fit(X, y, np.full(len(y), size)).predict_proba(X), one, atol=1e-4
+    )
+
+
+def test_many_samples_of_weight_0_are_not_many(make_stack):
+    X, y = make_stack()
+    rows = np.r_[np.arange(len(y)), np.zeros(5000, dtype=int)]
+    weight = np.r_[np.ones(len(y)), np.zeros(5000)]
+    fused = VFusionClassifier(random_state=0, **FAST).fit(X[rows], y[rows], weight)
+    without = VFusionClassifier(random_state=0, **FAST).fit(X, y)
+    assert fused.super_learner_.cv_scores_.shape == without.super_learner_.cv_scores_.shape == (6, 5)
+    assert_allclose(fused.layer_gains_, without.layer_gains_)
+
+
+def test_parameters_that_are_set_after_fit_change_nothing(make_stack):
+    X, y = make_stack()
+    fused = VFusionClassifier(random_state=0, **FAST).fit(X, y)
+    before = fused.predict_proba(X)
+    assert_array_equal(fused.set_params(probe_share=0, layer_emphasis=3).predict_proba(X), before)
+
+
+def test_a_large_hold_out_leaves_a_group_to_train_on(rng):
+    X, y = rng.normal(size=(5200, 2, 3)).astype(np.float32), np.arange(5200) % 3
+    fused = VFusionClassifier(random_state=0, max_epochs=1, hidden=4, latent_dim=3, validation_fraction=0.9)
+    assert fused.fit(X, y, groups=np.arange(5200) % 2).super_learner_.cv_scores_.shape == (2, 1)
+
+
 def test_many_samples_are_held_out_once(monkeypatch, rng):
     sizes = []
     make_splits = cross_fitting.make_splits

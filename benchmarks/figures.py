@@ -17,6 +17,7 @@ from skvfusion.methods import METHODS
 
 LAST, SUPER_LEARNER, VFUSION = (METHODS[key].label for key in ("last", "super_learner", "vfusion"))
 _DPI = 150
+_SIZES = {"n": "samples", "layers": "layers", "dim": "dimensions", "classes": "classes"}
 _EXPLAINED = {
     "entropy_A": "correction entropy (A, normalised)",
     "geometric_A": "geometric disagreement (A, cosine distance)",
@@ -112,35 +113,37 @@ def recovery_against(frame):
 
 
 def scaling(frame):
-    """Draw seconds by size of the data, a panel for each curve, ours and the alternative's, on logarithmic axes."""
-    curves = list(dict.fromkeys(frame["curve"]))
+    """Draw seconds by size of the data, a panel for each curve: ours solid, what it is compared with dashed."""
+    curves, works = (list(dict.fromkeys(frame[column])) for column in ("curve", "what"))
     figure = Figure(figsize=(7, 3 * -(-len(curves) // 2)), layout="constrained")
     axes = figure.subplots(-(-len(curves) // 2), 2, squeeze=False).ravel()
-    names = {}
     for ax, curve in zip(axes, curves, strict=False):
         points = frame[frame["curve"] == curve].sort_values("value")
-        for what, part in points.groupby("what", sort=False):
-            series = [(what, part["seconds"])]
-            series += [(name, part.loc[rows.index, "alternative_seconds"]) for name, rows in _alternatives(part)]
-            for name, seconds in series:
-                style = line_style(names.setdefault(name, len(names)))
-                ax.plot(part.loc[seconds.index, "value"], seconds, **style, label=name, markersize=4)
-        ax.set(xscale="log", yscale="log", xlabel=curve, ylabel="seconds")
+        for i, what in enumerate(works):
+            part = points[points["what"] == what]
+            style = line_style(i) | {"markersize": 4}
+            ax.plot(part["value"], part["seconds"], **style | {"linestyle": "-"}, label=what)
+            alternative = part["alternative"].iloc[0]
+            ax.plot(part["value"], part["alternative_seconds"], **style | {"linestyle": "--"}, label=alternative)
+        ax.set(xscale="log", yscale="log", xlabel=_SIZES[curve], ylabel="seconds")
         ax.xaxis.minorticks_off()
         sizes = points["value"].unique()
         ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
         ax.grid(alpha=0.3, which="both")
     for ax in axes[len(curves) :]:
         ax.remove()
-    handles = {name: line for ax in axes[: len(curves)] for line, name in zip(*ax.get_legend_handles_labels())}  # noqa: B905
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    figure.suptitle("Seconds by size of the data", fontsize=10)
+    lines, names = axes[0].get_legend_handles_labels()
+    # Column by column: ours on the left, each beside its alternative.
+    figure.legend(
+        lines[::2] + lines[1::2],
+        names[::2] + names[1::2],
+        loc="outside lower center",
+        ncols=2,
+        fontsize=8,
+        frameon=False,
+    )
+    figure.suptitle("Seconds by size of the data (VFusion: its encoder alone)", fontsize=10)
     return figure
-
-
-def _alternatives(part):
-    known = part.dropna(subset=["alternative_seconds"])
-    return known.groupby(known["alternative"].astype(str), sort=False)
 
 
 # picture: (table it is drawn from, what draws it, script that makes the table)

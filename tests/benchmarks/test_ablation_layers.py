@@ -6,7 +6,7 @@ import pytest
 from benchmarks import ablation_layers as table
 from skvfusion import AttentiveFusionClassifier
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "short_training")
 
 
 def rows(accuracies):
@@ -40,7 +40,17 @@ def test_the_papers_differences_stand_beside_vfusion_only():
 
 
 def test_quick_computes_every_cell_once(tmp_path, capsys):
-    command = ["--quick", "--sets", "digits", "--out", str(tmp_path), "--cache", str(tmp_path / "cache")]
+    command = [
+        "--quick",
+        "--sets",
+        "digits",
+        "--shots",
+        "2",
+        "--out",
+        str(tmp_path),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     table.main(command)
     first = (tmp_path / "ablation_layers.csv").read_text()
     frame = pd.read_csv(tmp_path / "ablation_layers.csv")

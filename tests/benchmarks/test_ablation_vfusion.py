@@ -6,7 +6,7 @@ import pytest
 from benchmarks import ablation_vfusion as table
 from skvfusion import VFusionClassifier
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "short_training")
 
 
 def test_help_names_the_script(capsys):
@@ -43,7 +43,17 @@ def test_a_list_is_the_default_that_is_a_tuple_or_a_single_width():
 
 
 def test_quick_tries_a_value_of_each_parameter_and_other_features(tmp_path, capsys):
-    command = ["--quick", "--sets", "digits", "--out", str(tmp_path), "--cache", str(tmp_path / "cache")]
+    command = [
+        "--quick",
+        "--sets",
+        "digits",
+        "--shots",
+        "2",
+        "--out",
+        str(tmp_path),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     table.main(command)
     first = (tmp_path / "ablation_vfusion.csv").read_text()
     frame = pd.read_csv(tmp_path / "ablation_vfusion.csv").set_index("method")

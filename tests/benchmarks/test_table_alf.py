@@ -3,7 +3,7 @@ import pytest
 
 from benchmarks import table_alf
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "short_training")
 
 
 @pytest.mark.parametrize("more", [[], ["--tap", "norm2", "--search"]])

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import table_backbones as table
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "short_training")
 
 
 def rows(name, backbone, accuracies, shots="all"):
@@ -52,7 +52,17 @@ def test_a_table_without_these_methods_is_refused(tmp_path):
 
 
 def test_quick_computes_every_cell_once(tmp_path, capsys):
-    command = ["--quick", "--sets", "digits", "--out", str(tmp_path), "--cache", str(tmp_path / "cache")]
+    command = [
+        "--quick",
+        "--sets",
+        "digits",
+        "--shots",
+        "2",
+        "--out",
+        str(tmp_path),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     table.main(command)
     first = (tmp_path / "table_backbones.csv").read_text()
     accuracy = pd.read_csv(tmp_path / "table_backbones.csv").set_index("method")["accuracy"]

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import table_horizontal as table
 from benchmarks.features import Features
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "short_training")
 
 
 def features(backbone, n_layers, dim, rng, y=(0, 1, 0, 1)):
@@ -52,7 +52,17 @@ def test_one_backbone_is_refused(tmp_path, capsys):
 
 
 def test_quick_computes_every_cell_once_and_says_that_it_is_a_trial(tmp_path, capsys):
-    command = ["--quick", "--sets", "digits", "--out", str(tmp_path), "--cache", str(tmp_path / "cache")]
+    command = [
+        "--quick",
+        "--sets",
+        "digits",
+        "--shots",
+        "2",
+        "--out",
+        str(tmp_path),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     table.main(command)
     first = (tmp_path / "table_horizontal.csv").read_text()
     frame = pd.read_csv(tmp_path / "table_horizontal.csv")

@@ -4,7 +4,7 @@ import pytest
 from benchmarks import table_id
 from skvfusion.methods import METHODS
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "short_training")
 
 
 def test_quick_mode_fills_every_cell_and_resumes(tmp_path, capsys):

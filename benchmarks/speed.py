@@ -42,6 +42,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.csv and args.what != "scaling":
         parser.error(f"--csv goes with --what scaling, not with {args.what}.")
+    if args.csv and not args.csv.parent.is_dir():
+        parser.error(f"--csv {args.csv}: there is no folder {args.csv.parent}; make it first.")
     if args.threads:
         torch.set_num_threads(args.threads)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.repetitions} repetitions")

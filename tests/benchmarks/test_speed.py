@@ -37,6 +37,15 @@ def test_arguments_that_mean_nothing_are_refused(arguments, capsys):
     assert arguments[-2] in capsys.readouterr().err
 
 
+def test_figures_that_could_not_be_written_are_not_measured(tmp_path, capsys):
+    path = tmp_path / "absent" / "figures.csv"
+    with pytest.raises(SystemExit, match="2"):
+        speed.main(["--what", "scaling", "--quick", "--csv", str(path)])
+    printed = capsys.readouterr()
+    assert f"there is no folder {path.parent}" in printed.err
+    assert printed.out == ""
+
+
 def test_engine_compares_fit_with_torch_and_skorch(capsys):
     speed.main(["--what", "engine", "--quick", "--repetitions", "1"])
     ratios = dict(ratios_of(capsys.readouterr().out))
